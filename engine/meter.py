@@ -1,0 +1,118 @@
+"""Bytes and seconds per link per token. Predicted and measured traffic are this one type; nothing here knows a device."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Link(StrEnum):
+    """A path that weight bytes take. RAM is DRAM to CPU, disk is drive to RAM."""
+
+    VRAM = "vram"
+    PCIE = "pcie"
+    RAM = "ram"
+    DISK = "disk"
+
+
+class Phase(StrEnum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Origin(StrEnum):
+    """How a figure came to be: timed and counted, computed from other counts, or forecast by the planner."""
+
+    MEASURED = "measured"
+    DERIVED = "derived"
+    PREDICTED = "predicted"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """Payload bytes over one link and the seconds in which it was busy (not the sum over parallel transfers)."""
+
+    bytes: int = 0
+    seconds: float = 0.0
+    origin: Origin = Origin.MEASURED
+
+    @property
+    def gbps(self) -> float:
+        """GB/s while busy; 0 when idle."""
+        return self.bytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one forward pass moved: a decode step yields one token, a prefill pass reads `tokens` of the prompt.
+
+    `hits` and `misses` count expert look-ups. `stall_seconds` is compute time lost waiting for a link.
+    `seconds` is the wall time of the pass.
+    """
+
+    phase: Phase
+    links: dict[Link, LinkUse] = field(default_factory=dict)
+    hits: int = 0
+    misses: int = 0
+    stall_seconds: float = 0.0
+    seconds: float = 0.0
+    tokens: int = 1
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of expert look-ups served without a transfer from a slower tier; 1 when nothing was looked up."""
+        looked_up = self.hits + self.misses
+        return self.hits / looked_up if looked_up else 1.0
+
+
+class Meter:
+    """Counts one pass at a time: `begin`, any number of `add`/`lookups`/`stall`, then `end` returns its `Traffic`.
+
+    Owned by the generation thread; readers hand their figures over through the caller, so there is no lock.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = dict.fromkeys(Link, 0)
+        self._seconds = dict.fromkeys(Link, 0.0)
+        self._hits = self._misses = self._tokens = 0
+        self._stall = self._begun = 0.0
+        self._phase = Phase.DECODE
+
+    def begin(self, phase: Phase, tokens: int = 1) -> None:
+        """Start counting a pass over `tokens` tokens, forgetting whatever was counted before."""
+        for link in Link:
+            self._bytes[link] = 0
+            self._seconds[link] = 0.0
+        self._hits = self._misses = 0
+        self._stall = 0.0
+        self._phase, self._tokens = phase, tokens
+        self._begun = time.perf_counter()
+
+    def add(self, link: Link, count: int, seconds: float) -> None:
+        self._bytes[link] += count
+        self._seconds[link] += seconds
+
+    def lookups(self, hits: int, misses: int) -> None:
+        self._hits += hits
+        self._misses += misses
+
+    def stall(self, seconds: float) -> None:
+        self._stall += seconds
+
+    @contextmanager
+    def timed(self, link: Link, count: int) -> Iterator[None]:
+        """Add `count` bytes and the time that the body takes."""
+        begun = time.perf_counter()
+        yield
+        self.add(link, count, time.perf_counter() - begun)
+
+    def end(self) -> Traffic:
+        """The pass since `begin`. RAM is derived: no portable counter exists, its bytes are the weights computed on."""
+        links = {
+            link: LinkUse(self._bytes[link], self._seconds[link], Origin.DERIVED if link is Link.RAM else Origin.MEASURED)
+            for link in Link
+            if self._bytes[link]
+        }
+        seconds = time.perf_counter() - self._begun
+        return Traffic(self._phase, links, self._hits, self._misses, self._stall, seconds, self._tokens)

@@ -1,0 +1,245 @@
+"""The wire between window and engine: one JSON object per line, each a frozen dataclass tagged with its class name.
+
+All that `app/` may import from `engine/`. Requests travel on the child's stdin, events on its stdout.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from engine.config import Sampling, Wishes
+from engine.meter import Link, LinkUse, Origin, Phase, Traffic
+
+__all__ = [
+    "PROTOCOL_VERSION", "Cancel", "ChatMessage", "Failed", "Finished", "Generate", "Hello", "Link", "LinkUse", "ListModels",
+    "Load", "Loaded", "Message", "Meter", "ModelEntry", "Models", "Origin", "Phase", "Plan", "Progress", "ProtocolError",
+    "Sampling", "Started", "StopReason", "Text", "Traffic", "Wishes", "decode", "encode",
+]  # fmt: skip
+
+PROTOCOL_VERSION = 1
+
+
+class ProtocolError(Exception):
+    """A line that is no message of this version."""
+
+
+class StopReason(StrEnum):
+    END = "end"  # the model ended its turn
+    STOP_STRING = "stop_string"
+    MAX_TOKENS = "max_tokens"
+    CONTEXT_FULL = "context_full"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    role: str  # "system", "user" or "assistant"
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model folder on this computer. `problem` is empty when it can be loaded, else one sentence."""
+
+    name: str
+    path: str
+    architecture: str
+    weight_format: str
+    bytes: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where everything lives and what that should give. Made once by `engine.plan`; nothing is decided after it."""
+
+    model_name: str
+    architecture: str
+    weight_format: str
+    num_layers: int  # MoE layers
+    num_experts: int  # per layer
+    top_k: int
+    expert_bytes: int
+    slots_per_layer: tuple[int, ...]
+    dense_bytes: int
+    expert_ram_bytes: int
+    kv_bytes: int
+    workspace_bytes: int
+    context: int
+    model_bytes: int
+    sentence: str  # why it is so, for the window and the terminal
+    predicted: Traffic | None = None  # one decode token; None until the rates are measured
+    predicted_tokens_per_second: tuple[float, float] | None = None  # low, high
+    ceilings_gbps: dict[Link, float] = field(default_factory=dict)  # measured on this machine
+
+
+# Requests: window -> engine
+
+
+@dataclass(frozen=True, slots=True)
+class ListModels:
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load a model by name or folder. One child loads one model; another model or plan is another child."""
+
+    request_id: int
+    model: str
+    wishes: Wishes = field(default_factory=Wishes)
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Answer a whole conversation. The engine reuses what it has already read of it."""
+
+    request_id: int
+    messages: tuple[ChatMessage, ...]
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop `request_id` within one token; its `Finished` follows with `StopReason.CANCELLED`."""
+
+    request_id: int
+
+
+# Events: engine -> window. Every request is answered by exactly one of Models, Loaded, Finished or Failed.
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First line of every child."""
+
+    protocol_version: int
+    stoker_version: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    request_id: int
+    models: tuple[ModelEntry, ...]
+    folder: str  # where Stoker keeps models
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A long step of `Load`; `done` of `total` bytes, `total` 0 when unknown."""
+
+    request_id: int
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    request_id: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prompt is known; prefill begins. `reused_tokens` of `prompt_tokens` are already in the KV cache."""
+
+    request_id: int
+    prompt_tokens: int
+    reused_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More of the answer, at most 30 times a second. `tokens` is how many it took, `total_tokens` how many so far."""
+
+    request_id: int
+    text: str
+    tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One record per token since the last sample, at most 5 times a second. The first of a request is its prefill."""
+
+    request_id: int
+    records: tuple[Traffic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    request_id: int
+    stop_reason: StopReason
+    prompt_tokens: int
+    new_tokens: int
+    first_token_seconds: float
+    tokens_per_second: float  # decode only; 0 below two tokens
+    context_used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request will not be answered otherwise. `text` and `hint` are for the person."""
+
+    request_id: int
+    code: str
+    text: str
+    hint: str = ""
+
+
+Message = ListModels | Load | Generate | Cancel | Hello | Models | Progress | Loaded | Started | Text | Meter | Finished | Failed
+_TYPES: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(Message)}
+
+
+def encode(message: Message) -> str:
+    """One line without its newline."""
+    return json.dumps({"type": type(message).__name__, **dataclasses.asdict(message)}, ensure_ascii=True, allow_nan=False)
+
+
+def decode(line: str | bytes) -> Message:
+    """The message in a line. Raises `ProtocolError` for anything else."""
+    try:
+        fields = json.loads(line)
+        cls = _TYPES[fields.pop("type")]
+        return typing.cast(Message, _build(cls, fields))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ProtocolError(f"not a message of protocol {PROTOCOL_VERSION}: {line[:200]!r}") from error
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _build(hint: Any, value: Any) -> Any:
+    """`value` from JSON as the annotated type `hint`. Raises TypeError or ValueError where it does not fit."""
+    if dataclasses.is_dataclass(hint):
+        hints = _hints(typing.cast(type, hint))
+        return typing.cast(Any, hint)(**{name: _build(hints[name], item) for name, item in value.items()})
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        return _build(next(arg for arg in args if arg is not types.NoneType), value)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r} is not a list")
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_build(args[0], item) for item in value)
+        return tuple(_build(arg, item) for arg, item in zip(args, value, strict=True))
+    if origin is dict:
+        return {_build(args[0], key): _build(args[1], item) for key, item in value.items()}
+    if issubclass(hint, StrEnum):
+        return hint(value)
+    if hint is float and isinstance(value, int):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise TypeError(f"{value!r} is not {hint.__name__}")
+    return value
