@@ -194,7 +194,9 @@ class Failed:
     hint: str = ""
 
 
-Message = ListModels | Load | Generate | Cancel | Hello | Models | Progress | Loaded | Started | Text | Meter | Finished | Failed
+Message = (
+    ListModels | Load | Generate | Cancel | Hello | Models | Progress | Loaded | Started | Text | Meter | Finished | Failed
+)
 _TYPES: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(Message)}
 
 

@@ -1,0 +1,143 @@
+"""A checkpoint folder as data: its config and where each tensor lies. Reads headers alone and checks all of them at once."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.checkpoint.safetensors import TensorRef, read_header
+from engine.errors import EngineError
+
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`tensors` by published name; `config` is the parsed config.json, unchanged."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, TensorRef]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def nbytes(self) -> int:
+        return sum(ref.nbytes for ref in self.tensors.values())
+
+    def tensor(self, name: str) -> TensorRef:
+        """The tensor of that name. Raises `EngineError` when the checkpoint has none."""
+        ref = self.tensors.get(name)
+        if ref is None:
+            raise EngineError(
+                "checkpoint.missing_tensor",
+                f"{self.name} has no tensor {name}.",
+                "The download is incomplete or of another architecture.",
+            )
+        return ref
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Read config and all headers of a folder. Raises `EngineError` naming the file and what is wrong with it."""
+    if not folder.is_dir():
+        raise EngineError("model.not_found", f"There is no model folder {folder}.", "Check the path, or run: stoker models")
+    config = read_json(folder / "config.json")
+    tensors: dict[str, TensorRef] = {}
+    for file in _weight_files(folder):
+        for name, ref in read_header(file).items():
+            if name in tensors:
+                other = tensors[name].file.name
+                raise EngineError(
+                    "checkpoint.duplicate_tensor",
+                    f"Tensor {name} is in both {other} and {file.name}.",
+                    "Remove the file that does not belong.",
+                )
+            tensors[name] = ref
+    _check_complete(folder, tensors)
+    return Checkpoint(folder, config, tensors)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object from a file of a model folder. Raises `EngineError` where it is absent or no object."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise EngineError(
+            "model.missing_file", f"{file.parent.name} has no {file.name}.", "The download is incomplete: get the model again."
+        ) from error
+    except OSError as error:
+        raise EngineError(
+            "checkpoint.unreadable", f"{file.name} cannot be read: {error.strerror or error}.", "Check the drive."
+        ) from error
+    except ValueError as error:
+        raise EngineError(
+            "model.bad_json", f"{file.name} of {file.parent.name} is not valid JSON.", "Get the file again."
+        ) from error
+    if not isinstance(value, dict):
+        raise EngineError("model.bad_json", f"{file.name} of {file.parent.name} holds no JSON object.", "Get the file again.")
+    return value
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    present = sorted(file for file in folder.glob("*.safetensors") if file.is_file())
+    if (folder / _INDEX).is_file():
+        wanted = {folder / name for name in _weight_map(folder).values()}
+        missing = sorted(file.name for file in wanted if not file.is_file())
+        if missing:
+            raise EngineError(
+                "model.missing_file",
+                f"{folder.name} lacks {len(missing)} of {len(wanted)} weight files, first {missing[0]}.",
+                "The download is incomplete: get the model again.",
+            )
+        return sorted(wanted)
+    if not present:
+        other = next((file.name for file in folder.iterdir() if file.suffix in (".gguf", ".bin", ".pt", ".pth")), None)
+        reason = f"only {other}, which Stoker does not read" if other else "no .safetensors file"
+        raise EngineError("model.missing_file", f"{folder.name} has {reason}.", "Get the safetensors release of this model.")
+    _check_shard_count(folder, present)
+    return present
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    weight_map = read_json(folder / _INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise EngineError("model.bad_json", f"{_INDEX} of {folder.name} has no weight_map.", "Get the file again.")
+    outside = next((name for name in weight_map.values() if Path(name).name != name), None)
+    if outside is not None:
+        raise EngineError(
+            "model.bad_json", f"{_INDEX} of {folder.name} points outside the folder: {outside}.", "Get the file again."
+        )
+    return weight_map
+
+
+def _check_shard_count(folder: Path, present: list[Path]) -> None:
+    """`name-00001-of-00004.safetensors` tells how many there must be, also without an index file."""
+    totals = {int(total) for total in _shard_totals(present)}
+    if len(totals) == 1 and (total := totals.pop()) != len(present):
+        raise EngineError(
+            "model.missing_file",
+            f"{folder.name} has {len(present)} of {total} weight files.",
+            "The download is incomplete: get the model again.",
+        )
+
+
+def _shard_totals(files: list[Path]) -> Iterator[str]:
+    for file in files:
+        _, separator, total = file.stem.rpartition("-of-")
+        if separator and total.isdigit():
+            yield total
+
+
+def _check_complete(folder: Path, tensors: dict[str, TensorRef]) -> None:
+    if not (folder / _INDEX).is_file():
+        return
+    for name, file_name in _weight_map(folder).items():
+        if name not in tensors:
+            raise EngineError(
+                "checkpoint.missing_tensor",
+                f"{file_name} lacks tensor {name}, which {_INDEX} places there.",
+                "The download is damaged: get this file again.",
+            )

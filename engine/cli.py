@@ -1,0 +1,346 @@
+"""The command line: a thin front end over the engine. An error is one sentence and exit code 1, with --json an object."""
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine import __version__
+from engine.config import Sampling, Wishes
+from engine.errors import EngineError
+from engine.meter import Link, Phase, Traffic
+from engine.protocol import ChatMessage, Plan, StopReason
+from engine.store.library import find_model, list_models, models_folder
+from engine.units import format_bytes
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except EngineError as error:
+        if options.json:
+            _print_json({"error": {"code": error.code, "text": error.text, "hint": error.hint}})
+        else:
+            print(f"stoker: {error.text}\n{error.hint}".rstrip(), file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stoker", description="Runs Mixture-of-Experts models larger than memory. Without a command: opens the window."
+    )
+    parser.add_argument("--version", action="version", version=f"stoker {__version__}")
+    parser.set_defaults(run=_window, json=False)
+    verbs = parser.add_subparsers(title="commands", metavar="")
+
+    chat = _verb(verbs, "chat", "answer a prompt, or chat in the terminal", _chat)
+    chat.add_argument("prompt", nargs="?", help="one question; without it an interactive chat starts")
+    _add_placement(chat)
+    _add_sampling(chat)
+
+    plan = _verb(verbs, "plan", "say where a model would live on this computer, and why", _plan)
+    plan.add_argument("folder", nargs="?", help="model name or folder; the same as --model")
+    _add_placement(plan)
+
+    demo = _verb(verbs, "demo", "make the demo model: real weights, cut into experts", _demo)
+    demo.add_argument("--experts", type=int, default=8, metavar="N", help="experts per layer (8); 160 MB each")
+    demo.add_argument(
+        "--recipe", choices=("copies", "slices"), default="copies", help="copies: top-2 of N; slices: all N together"
+    )
+    demo.add_argument("--overwrite", action="store_true", help="make it again where it exists")
+
+    _verb(verbs, "models", "list the models on this computer", _models)
+    _verb(verbs, "host", "serve the window over stdin and stdout", _host)
+    return parser
+
+
+def _verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    verb: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text.capitalize() + ".")
+    verb.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    verb.set_defaults(run=run)
+    return verb
+
+
+def _add_placement(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="demo", help="name of a model, or its folder (demo)")
+    parser.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
+    parser.add_argument("--context", type=int, metavar="N", help="tokens of context")
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    default = Sampling()
+    parser.add_argument("--greedy", action="store_true", help="always the likeliest token; the same as --temperature 0")
+    parser.add_argument(
+        "--max-tokens", type=int, default=default.max_tokens, metavar="N", help=f"length of an answer ({default.max_tokens})"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=default.temperature, metavar="T", help=f"randomness ({default.temperature})"
+    )
+    parser.add_argument("--top-k", type=int, default=default.top_k, metavar="K", help="only the K likeliest tokens (0: all)")
+    parser.add_argument(
+        "--top-p", type=float, default=default.top_p, metavar="P", help=f"only the likeliest P of probability ({default.top_p})"
+    )
+    parser.add_argument(
+        "--min-p",
+        type=float,
+        default=default.min_p,
+        metavar="P",
+        help="only tokens P times as likely as the likeliest (0: all)",
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=default.repetition_penalty,
+        metavar="R",
+        help="above 1 discourages repeats (1)",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="the same answer every time")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end the answer before this text; may be repeated"
+    )
+    parser.add_argument("--system", metavar="TEXT", help="instruction that precedes the conversation")
+
+
+def _window(_: argparse.Namespace) -> int:
+    os.execv(sys.executable, [sys.executable, "-m", "app"])
+
+
+def _host(_: argparse.Namespace) -> int:
+    from engine.host import main as serve
+
+    return serve()
+
+
+def _models(options: argparse.Namespace) -> int:
+    from engine.models.registry import SUPPORTED
+
+    folder = models_folder()
+    entries = list_models(folder, SUPPORTED)
+    if options.json:
+        _print_json({"folder": str(folder), "models": [dataclasses.asdict(entry) for entry in entries]})
+    else:
+        for entry in entries:
+            print(
+                f"{entry.name:32} {entry.weight_format:5} {format_bytes(entry.bytes):>8}  {entry.problem or entry.architecture}"
+            )
+        if not entries:
+            print(f"No models in {folder}. Make the demo model: stoker demo")
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from engine.demo import build
+
+    bar = _ProgressBar("Making the demo model", options.json)
+    path = build(models_folder(), options.experts, options.recipe, bar.show, overwrite=options.overwrite)
+    bar.end()
+    if options.json:
+        _print_json({"name": path.name, "path": str(path)})
+    else:
+        print(f"{path.name} is ready in {path}. Try: stoker chat --model {path.name}")
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from engine.engine import inspect, predicted_plan_for
+
+    source = inspect(find_model(options.folder or options.model, models_folder()))
+    plan = predicted_plan_for(source, _wishes(options))
+    if options.json:
+        _print_json(dataclasses.asdict(plan))
+        return 0
+    rows = [
+        ("Model", f"{plan.model_name}: {plan.architecture}, {plan.weight_format}, {format_bytes(plan.model_bytes)}"),
+        (
+            "Experts",
+            f"{plan.num_experts} in each of {plan.num_layers} layers, {plan.top_k} per token, "
+            f"{format_bytes(plan.expert_bytes)} each",
+        ),
+        ("RAM", f"{format_bytes(plan.expert_ram_bytes)} experts + {format_bytes(plan.dense_bytes)} dense weights"),
+        (
+            "",
+            f"+ {format_bytes(plan.kv_bytes)} for {plan.context} tokens of context "
+            f"+ {format_bytes(plan.workspace_bytes)} workspace",
+        ),
+        (
+            "Links",
+            ", ".join(f"{_LINK_NAMES[link]} {gbps:.1f} GB/s" for link, gbps in plan.ceilings_gbps.items()) + " (measured)",
+        ),
+        ("Speed", _predicted_text(plan)),
+    ]
+    print("\n".join(f"{label:8} {text}" for label, text in rows))
+    print(f"\n{plan.sentence}")
+    return 0
+
+
+_LINK_NAMES = {Link.VRAM: "VRAM", Link.PCIE: "PCIe", Link.RAM: "RAM", Link.DISK: "disk"}
+
+
+def _predicted_text(plan: Plan) -> str:
+    if plan.predicted is None or plan.predicted_tokens_per_second is None:
+        return "not measured"
+    low, high = plan.predicted_tokens_per_second
+    moved = " + ".join(f"{format_bytes(use.bytes)} {_LINK_NAMES[link]}" for link, use in plan.predicted.links.items())
+    return f"{low:.1f}–{high:.1f} tokens/s predicted, {moved} per token"
+
+
+def _chat(options: argparse.Namespace) -> int:
+    from engine.engine import Engine
+    from engine.sample import check_sampling
+
+    sampling = _sampling(options)
+    check_sampling(sampling)
+    if options.json and options.prompt is None:
+        raise EngineError("cli.prompt", "--json needs a prompt.", 'Write: stoker chat --json "your question"')
+    bar = _ProgressBar("Loading", options.json)
+    engine = Engine(find_model(options.model, models_folder()), _wishes(options), bar.show_stage)
+    bar.end()
+    history = [ChatMessage("system", options.system)] if options.system else []
+    try:
+        if options.prompt is not None:
+            return _answer_once(engine, history, options.prompt, sampling, options.json)
+        return _interactive(engine, history, sampling)
+    finally:
+        engine.close()
+
+
+def _answer_once(engine: "Engine", history: list[ChatMessage], prompt: str, sampling: Sampling, as_json: bool) -> int:
+    answer = _Answer(engine, [*history, ChatMessage("user", prompt)], sampling)
+    for text in answer:
+        if not as_json:
+            print(text, end="", flush=True)
+    if as_json:
+        _print_json(
+            {
+                "text": answer.text,
+                "token_ids": answer.ids,
+                "stop_reason": answer.stop_reason,
+                "plan": dataclasses.asdict(engine.plan),
+                "traffic": [dataclasses.asdict(record) for record in answer.traffic],
+            }
+        )
+    else:
+        print(f"\n\n{answer.summary()}", file=sys.stderr)
+    return 0
+
+
+def _interactive(engine: "Engine", history: list[ChatMessage], sampling: Sampling) -> int:
+    print(f"{engine.plan.model_name}. {engine.plan.sentence}\nEnd with Ctrl+D; Ctrl+C stops an answer.\n")
+    while True:
+        try:
+            prompt = input("> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return 0
+        if not prompt:
+            continue
+        try:
+            answer = _Answer(engine, [*history, ChatMessage("user", prompt)], sampling)
+            for text in answer:
+                print(text, end="", flush=True)
+        except EngineError as error:
+            print(f"stoker: {error}", file=sys.stderr)
+            continue
+        print(f"\n\n{answer.summary()}\n", file=sys.stderr)
+        history += [ChatMessage("user", prompt), ChatMessage("assistant", answer.text)]
+
+
+class _Answer:
+    """One answer as it is written: iterate for its text, then read the figures. Ctrl+C ends it, keeping what there is."""
+
+    def __init__(self, engine: "Engine", messages: list[ChatMessage], sampling: Sampling) -> None:
+        self._engine, self._sampling = engine, sampling
+        self._prompt = engine.encode(messages)
+        self.text = ""
+        self.ids: list[int] = []
+        self.traffic: list[Traffic] = []
+        self.stop_reason = StopReason.CANCELLED
+        self._is_stopped = False
+
+    def __iter__(self) -> Iterator[str]:
+        previous = signal.signal(signal.SIGINT, self._stop)
+        try:
+            for token in self._engine.generate(self._prompt, self._sampling, lambda: self._is_stopped):
+                self.ids.append(token.id)
+                self.traffic.append(token.traffic)
+                self.text += token.text
+                self.stop_reason = token.stop or self.stop_reason
+                yield token.text
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    def _stop(self, *_: object) -> None:
+        self._is_stopped = True
+
+    def summary(self) -> str:
+        """Tokens, speed and bytes in one line, as the window shows them."""
+        steps = [record for record in self.traffic if record.phase is Phase.DECODE]
+        if not steps:
+            return f"{len(self.ids)} tokens · {self.stop_reason}"
+        seconds = sum(record.seconds for record in steps)
+        moved = {link: sum(record.links[link].bytes for record in steps if link in record.links) / len(steps) for link in Link}
+        hits = sum(record.hits for record in steps) / max(1, sum(record.hits + record.misses for record in steps))
+        per_link = " + ".join(f"{format_bytes(count)} {_LINK_NAMES[link]}" for link, count in moved.items() if count)
+        first, stop = self.traffic[0].seconds, self.stop_reason.replace("_", " ")
+        return (
+            f"{len(steps) / seconds:.1f} tokens/s · {first:.2f} s to first token · {len(self.ids)} tokens · {stop}\n"
+            f"{per_link} per token · {hits:.0%} of experts found in RAM"
+        )
+
+
+class _ProgressBar:
+    """One line on a terminal's stderr, rewritten at most ten times a second; silent elsewhere."""
+
+    def __init__(self, title: str, is_quiet: bool) -> None:
+        self._title, self._is_on = title, sys.stderr.isatty() and not is_quiet
+        self._shown_at = 0.0
+
+    def show(self, done: int, total: int) -> None:
+        self.show_stage(self._title, done, total)
+
+    def show_stage(self, stage: str, done: int, total: int) -> None:
+        if not self._is_on or (time.monotonic() - self._shown_at < 0.1 and done < total):
+            return
+        self._shown_at = time.monotonic()
+        amount = f" {done / total:4.0%} of {format_bytes(total)}" if total else ""
+        print(f"\r\x1b[K{stage}{amount}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._is_on:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _wishes(options: argparse.Namespace) -> Wishes:
+    return Wishes(options.expert_ram, options.context)
+
+
+def _sampling(options: argparse.Namespace) -> Sampling:
+    return Sampling(
+        max_tokens=options.max_tokens,
+        temperature=0.0 if options.greedy else options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repetition_penalty=options.repetition_penalty,
+        seed=options.seed,
+        stop=tuple(options.stop),
+    )
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))

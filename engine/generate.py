@@ -1,0 +1,72 @@
+"""The hot path: prompt in, tokens out, one at a time. A generator, so that whoever listens decides when to stop."""
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+
+from engine.meter import Traffic
+from engine.protocol import StopReason
+from engine.sample import Sampler
+from engine.session import Cancelled, Session
+from engine.text.stream import StopStrings
+from engine.text.tokenizer import StreamDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One sampled token, the text that became certain with it, and what the pass that produced it moved.
+
+    The first token's traffic is the prefill's. `stop` is set on the last token only.
+    """
+
+    id: int
+    text: str
+    traffic: Traffic
+    stop: StopReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_tokens: int
+    end_ids: Set[int]
+    stop_strings: tuple[str, ...] = ()
+
+
+def generate(
+    session: Session,
+    prompt: Sequence[int],
+    sampler: Sampler,
+    decoder: StreamDecoder,
+    limits: Limits,
+    should_stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Iterator[Token]:
+    """Yield tokens until the model, a limit or the caller ends it. Ends without a last token when cancelled."""
+    stops = StopStrings(limits.stop_strings)
+    new_ids: list[int] = []
+    try:
+        logits, traffic = session.sync(prompt, should_stop, progress)
+        while not should_stop():
+            token_id = sampler(logits, [*prompt, *new_ids])
+            new_ids.append(token_id)
+            text = "" if token_id in limits.end_ids else stops.add(decoder.add(token_id))
+            reason = _stop_reason(session, limits, stops, new_ids)
+            if reason is not None and not stops.is_hit:
+                text += stops.add(decoder.finish()) + stops.finish()
+            yield Token(token_id, text, traffic, reason)
+            if reason is not None:
+                return
+            logits, traffic = session.step(token_id, should_stop)
+    except Cancelled:
+        return
+
+
+def _stop_reason(session: Session, limits: Limits, stops: StopStrings, new_ids: Sequence[int]) -> StopReason | None:
+    if new_ids[-1] in limits.end_ids:
+        return StopReason.END
+    if stops.is_hit:
+        return StopReason.STOP_STRING
+    if len(new_ids) >= limits.max_tokens:
+        return StopReason.MAX_TOKENS
+    if len(session.tokens) >= session.capacity:
+        return StopReason.CONTEXT_FULL
+    return None

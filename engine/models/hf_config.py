@@ -1,0 +1,64 @@
+"""Reads typed values out of a published config.json. A missing or impossible key is named to the person."""
+
+from typing import Any
+
+from engine.errors import EngineError
+
+
+class HfConfig:
+    """config.json of a model called `name`."""
+
+    def __init__(self, values: dict[str, Any], name: str) -> None:
+        self._values = values
+        self._name = name
+
+    def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
+        value = self._values.get(key)
+        if value is None and default is not None:
+            return default
+        if type(value) is not int or value < minimum:
+            raise self.error(f"{key} is {value!r}, not a whole number from {minimum}")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        value = self._values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(f"{key} is {value!r}, not a number")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._values.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(f"{key} is {value!r}, not true or false")
+        return value
+
+    def optional_integer(self, key: str) -> int | None:
+        return None if self._values.get(key) is None else self.integer(key)
+
+    def expect(self, key: str, *supported: Any) -> None:
+        """The key is absent or has one of the supported values."""
+        value = self._values.get(key, supported[0])
+        if value not in supported:
+            raise self.error(f"{key} is {value!r}; supported: {', '.join(map(str, supported))}")
+
+    def rope_theta(self, default: float = 10000.0) -> float:
+        """Base of plain rotary embedding, in the present (`rope_parameters`) and the former spelling."""
+        rope = self._values.get("rope_parameters") or self._values.get("rope_scaling") or {}
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind != "default":
+            raise self.error(f"rope_type is {kind!r}; supported: default")
+        theta = rope.get("rope_theta", self._values.get("rope_theta", default))
+        if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
+            raise self.error(f"rope_theta is {theta!r}, not a positive number")
+        return float(theta)
+
+    def divisible(self, key: str, value: int, by_key: str, by: int) -> None:
+        if value % by:
+            raise self.error(f"{key} {value} does not divide by {by_key} {by}")
+
+    def error(self, reason: str) -> EngineError:
+        return EngineError(
+            "model.bad_config",
+            f"config.json of {self._name}: {reason}.",
+            "Get the file again, or another release of this model.",
+        )

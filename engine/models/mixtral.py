@@ -1,0 +1,96 @@
+"""Mixtral: grouped-query attention, every layer a mixture of SwiGLU experts. Source: Jiang et al. 2024, Mixtral of Experts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.kernels.reference import Reference
+from engine.kv.cache import KvCache
+from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes
+from engine.models.hf_config import HfConfig
+from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, rms_norm, softmax_top_k
+
+
+@dataclass(frozen=True)
+class Config:
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_experts: int
+    top_k: int
+    expert_size: int
+    rms_eps: float
+    rope_theta: float
+    window: int | None
+    tied: bool
+
+    @classmethod
+    def read(cls, values: dict[str, Any], name: str) -> "Config":
+        hf = HfConfig(values, name)
+        hf.expect("hidden_act", "silu")
+        hidden, heads = hf.integer("hidden_size"), hf.integer("num_attention_heads")
+        kv_heads = hf.integer("num_key_value_heads", heads)
+        hf.divisible("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+        return cls(
+            vocab_size=hf.integer("vocab_size"),
+            hidden_size=hidden,
+            num_layers=hf.integer("num_hidden_layers"),
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=hf.integer("head_dim", hidden // heads),
+            num_experts=hf.integer("num_local_experts"),
+            top_k=hf.integer("num_experts_per_tok"),
+            expert_size=hf.integer("intermediate_size"),
+            rms_eps=hf.number("rms_norm_eps", 1e-5),
+            rope_theta=hf.rope_theta(1e6),
+            window=hf.optional_integer("sliding_window"),
+            tied=hf.flag("tie_word_embeddings", False),
+        )
+
+    @property
+    def moe_layers(self) -> tuple[int, ...]:
+        return tuple(range(self.num_layers))
+
+
+def weight_shapes(config: Config) -> Shapes:
+    """Published name and shape of every dense tensor."""
+    shapes = frame_shapes(config.vocab_size, config.hidden_size, tied=config.tied)
+    for layer in range(config.num_layers):
+        block = f"model.layers.{layer}"
+        shapes |= attention_shapes(block, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim)
+        shapes[f"{block}.block_sparse_moe.gate.weight"] = (config.num_experts, config.hidden_size)
+    return shapes
+
+
+class Block:
+    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Reference) -> None:
+        self._layer, self._config, self._kernels = layer, config, kernels
+        self._input_norm = weights.vector("input_layernorm.weight")
+        self._post_norm = weights.vector("post_attention_layernorm.weight")
+        self._router = weights["block_sparse_moe.gate.weight"]
+        self._attention = GroupedQueryAttention(
+            layer,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.rms_eps,
+            kernels,
+            weights.at("self_attn"),
+            config.window,
+        )
+
+    def __call__(self, x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], kv: KvCache, experts: Experts) -> torch.Tensor:
+        x = x + self._attention(rms_norm(x, self._input_norm, self._config.rms_eps), rope, kv)
+        normed = rms_norm(x, self._post_norm, self._config.rms_eps)
+        ids, weights = softmax_top_k(self._kernels.linear(normed, self._router), self._config.top_k, renormalise=True)
+        return x + experts(self._layer, normed, ids, weights)
+
+
+def build(config: Config, tensors: dict[str, torch.Tensor], kernels: Reference) -> Decoder:
+    weights = Weights(tensors)
+    blocks = [Block(layer, config, weights.at(f"model.layers.{layer}"), kernels) for layer in range(config.num_layers)]
+    return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta), config.rms_eps, kernels)

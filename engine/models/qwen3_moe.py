@@ -1,0 +1,119 @@
+"""Qwen3 MoE (30B-A3B, 235B-A22B, Coder): grouped-query attention with per-head norms, SwiGLU experts, some layers dense.
+
+Source: Qwen3 technical report 2025 and the published configuration.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.kernels.reference import Reference
+from engine.kv.cache import KvCache
+from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes, swiglu_shapes
+from engine.models.hf_config import HfConfig
+from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, rms_norm, softmax_top_k
+
+_PARTS = ("gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class Config:
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_experts: int
+    top_k: int
+    expert_size: int
+    dense_size: int
+    moe_layers: tuple[int, ...]
+    renormalise: bool
+    rms_eps: float
+    rope_theta: float
+    window: int | None
+    tied: bool
+
+    @classmethod
+    def read(cls, values: dict[str, Any], name: str) -> "Config":
+        hf = HfConfig(values, name)
+        hf.expect("hidden_act", "silu")
+        hf.expect("attention_bias", False)
+        hidden, heads = hf.integer("hidden_size"), hf.integer("num_attention_heads")
+        kv_heads = hf.integer("num_key_value_heads", heads)
+        hf.divisible("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+        num_layers, step = hf.integer("num_hidden_layers"), hf.integer("decoder_sparse_step", 1)
+        dense_layers = values.get("mlp_only_layers") or []
+        return cls(
+            vocab_size=hf.integer("vocab_size"),
+            hidden_size=hidden,
+            num_layers=num_layers,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=hf.integer("head_dim", hidden // heads),
+            num_experts=hf.integer(
+                "num_experts" if "num_experts" in values else "num_local_experts"
+            ),  # as published; as transformers 5 saves
+            top_k=hf.integer("num_experts_per_tok"),
+            expert_size=hf.integer("moe_intermediate_size"),
+            dense_size=hf.integer("intermediate_size"),
+            moe_layers=tuple(layer for layer in range(num_layers) if layer not in dense_layers and (layer + 1) % step == 0),
+            renormalise=hf.flag("norm_topk_prob", False),
+            rms_eps=hf.number("rms_norm_eps", 1e-6),
+            rope_theta=hf.rope_theta(),
+            window=hf.optional_integer("sliding_window") if hf.flag("use_sliding_window", False) else None,
+            tied=hf.flag("tie_word_embeddings", False),
+        )
+
+
+def weight_shapes(config: Config) -> Shapes:
+    """Published name and shape of every dense tensor."""
+    shapes = frame_shapes(config.vocab_size, config.hidden_size, tied=config.tied)
+    for layer in range(config.num_layers):
+        block = f"model.layers.{layer}"
+        shapes |= attention_shapes(block, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim)
+        shapes[f"{block}.self_attn.q_norm.weight"] = shapes[f"{block}.self_attn.k_norm.weight"] = (config.head_dim,)
+        if layer in config.moe_layers:
+            shapes[f"{block}.mlp.gate.weight"] = (config.num_experts, config.hidden_size)
+        else:
+            for part, shape in zip(_PARTS, swiglu_shapes(config.hidden_size, config.dense_size), strict=True):
+                shapes[f"{block}.mlp.{part}.weight"] = shape
+    return shapes
+
+
+class Block:
+    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Reference) -> None:
+        self._layer, self._config, self._kernels = layer, config, kernels
+        self._input_norm = weights.vector("input_layernorm.weight")
+        self._post_norm = weights.vector("post_attention_layernorm.weight")
+        self._mlp = weights.at("mlp")
+        self._attention = GroupedQueryAttention(
+            layer,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.rms_eps,
+            kernels,
+            weights.at("self_attn"),
+            config.window,
+        )
+
+    def __call__(self, x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], kv: KvCache, experts: Experts) -> torch.Tensor:
+        x = x + self._attention(rms_norm(x, self._input_norm, self._config.rms_eps), rope, kv)
+        normed = rms_norm(x, self._post_norm, self._config.rms_eps)
+        if self._layer in self._config.moe_layers:
+            return x + self._moe(normed, experts)
+        return x + self._kernels.swiglu(normed, *(self._mlp[f"{part}.weight"] for part in _PARTS))
+
+    def _moe(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
+        logits = self._kernels.linear(x, self._mlp["gate.weight"])  # [T, E]
+        ids, weights = softmax_top_k(logits, self._config.top_k, renormalise=self._config.renormalise)
+        return experts(self._layer, x, ids, weights)
+
+
+def build(config: Config, tensors: dict[str, torch.Tensor], kernels: Reference) -> Decoder:
+    weights = Weights(tensors)
+    blocks = [Block(layer, config, weights.at(f"model.layers.{layer}"), kernels) for layer in range(config.num_layers)]
+    return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta), config.rms_eps, kernels)

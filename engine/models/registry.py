@@ -1,0 +1,54 @@
+"""Which architectures there are, without importing one: what is needed to plan a model from its headers alone."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from engine.checkpoint.experts import ExpertNames
+from engine.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One row per `model_type` of config.json."""
+
+    model_type: str
+    module: str
+    experts: ExpertNames
+
+    def load(self) -> ModuleType:
+        """The module with `Config`, `weight_shapes` and `build`; imports torch."""
+        return import_module(self.module)
+
+
+_ROWS = (
+    Architecture(
+        "mixtral",
+        "engine.models.mixtral",
+        ExpertNames("model.layers.{layer}.block_sparse_moe.experts.{expert}.{part}.weight", ("w1", "w3", "w2")),
+    ),
+    Architecture(
+        "qwen3_moe",
+        "engine.models.qwen3_moe",
+        ExpertNames("model.layers.{layer}.mlp.experts.{expert}.{part}.weight", ("gate_proj", "up_proj", "down_proj")),
+    ),
+)
+_BY_TYPE = {row.model_type: row for row in _ROWS}
+SUPPORTED = frozenset(_BY_TYPE)
+
+
+def find(config: dict[str, Any], name: str) -> Architecture:
+    """The architecture of a config.json. Raises `EngineError` naming it and those that exist."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise EngineError("model.bad_config", f"config.json of {name} has no model_type.", "Get the file again.")
+    row = _BY_TYPE.get(model_type)
+    if row is None:
+        known = ", ".join(sorted(_BY_TYPE))
+        raise EngineError(
+            "model.architecture",
+            f"{name} is of the architecture {model_type}, which Stoker does not run yet.",
+            f"It runs: {known}.",
+        )
+    return row

@@ -1,0 +1,121 @@
+"""Machine and footprint and wishes to one frozen `Plan`, or the reason why there is none. Pure; nothing is decided after it."""
+
+from engine.config import Wishes
+from engine.errors import EngineError
+from engine.hardware.machine import Machine
+from engine.plan.footprint import Footprint
+from engine.protocol import Plan
+from engine.units import GB, format_bytes, parse_bytes
+
+PREFILL_CHUNK = 256  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
+_DEFAULT_CONTEXT = 8192
+_RUNTIME_BYTES = int(0.35 * GB)  # Python, torch and its threads, measured at rest
+_RESERVE_SHARE = 0.05  # of what is available, left to the rest of the computer
+
+
+def make_plan(machine: Machine, footprint: Footprint, wishes: Wishes, default_expert_ram: str | None = None) -> Plan:
+    """Dense weights, KV cache, workspace and a reserve come first; experts get the rest, or what is wished for.
+
+    `default_expert_ram` is the model's own suggestion, used where the person has none. Raises `EngineError` with the
+    numbers and the nearest plan that works, before anything is allocated.
+    """
+    context = _context(footprint, wishes)
+    kv, workspace = footprint.kv_bytes_per_token * context, footprint.workspace_bytes(PREFILL_CHUNK, context)
+    fixed = footprint.dense_bytes + kv + workspace + _RUNTIME_BYTES + int(_RESERVE_SHARE * machine.ram_available)
+    room = machine.ram_available - fixed
+    if room < footprint.floor_bytes:
+        raise _too_little(machine, footprint, fixed, kv, context)
+    slots, why = _expert_slots(footprint, room, wishes.expert_ram, default_expert_ram)
+    layers = footprint.num_moe_layers
+    return Plan(
+        model_name=footprint.name,
+        architecture=footprint.architecture,
+        weight_format=footprint.weight_format,
+        num_layers=layers,
+        num_experts=footprint.num_experts,
+        top_k=footprint.top_k,
+        expert_bytes=footprint.expert_bytes,
+        slots_per_layer=tuple(slots // layers + (layer < slots % layers) for layer in range(layers)),
+        dense_bytes=footprint.dense_bytes,
+        expert_ram_bytes=slots * footprint.slot_bytes,
+        kv_bytes=kv,
+        workspace_bytes=workspace,
+        context=context,
+        model_bytes=footprint.model_bytes,
+        sentence=_sentence(footprint, slots, why),
+    )
+
+
+def _context(footprint: Footprint, wishes: Wishes) -> int:
+    if wishes.context is None:
+        return min(_DEFAULT_CONTEXT, footprint.max_context)
+    if not 16 <= wishes.context <= footprint.max_context:
+        raise EngineError(
+            "plan.context",
+            f"A context of {wishes.context} tokens is not possible: {footprint.name} takes 16 to {footprint.max_context}.",
+            f"Ask for --context {min(max(16, wishes.context), footprint.max_context)}.",
+        )
+    return wishes.context
+
+
+def _expert_slots(footprint: Footprint, room: int, wished: str | None, suggested: str | None) -> tuple[int, str]:
+    """Slots in all, and the reason for that number."""
+    total, fitting = footprint.experts_total, room // footprint.slot_bytes
+    budget = wished or suggested
+    if not budget:
+        return (total, "") if fitting >= total else (fitting, f"{format_bytes(room)} of memory is free for them")
+    slots = _slots_of(footprint, budget)
+    floor = footprint.num_moe_layers * footprint.top_k
+    if slots < floor:
+        raise EngineError(
+            "plan.below_floor",
+            f"{budget} of expert memory holds {slots} experts; {footprint.name} needs {floor} at once "
+            f"({footprint.top_k} in each of {footprint.num_moe_layers} layers).",
+            f"Allow at least {_as_amount(footprint.floor_bytes)} (--expert-ram {_as_amount(footprint.floor_bytes)}).",
+        )
+    if slots > fitting:
+        raise EngineError(
+            "plan.too_much",
+            f"{budget} of expert memory is {format_bytes(slots * footprint.slot_bytes)}, "
+            f"but {format_bytes(room)} is free for experts.",
+            f"Ask for --expert-ram {_as_amount(fitting * footprint.slot_bytes)} or less, or a shorter --context.",
+        )
+    return (
+        slots,
+        f"the expert budget is {budget}" if wished else f"this model suggests a budget of {budget}, to show experts moving",
+    )
+
+
+def _slots_of(footprint: Footprint, budget: str) -> int:
+    if budget.strip().endswith("%"):
+        return parse_bytes(budget, whole=footprint.experts_total)
+    return min(footprint.experts_total, parse_bytes(budget, whole=footprint.experts_total) // footprint.slot_bytes)
+
+
+def _as_amount(count: int) -> str:
+    """Rounded up to whole MB, so that the amount shown is always enough."""
+    return f"{-(-count // 10**6)}MB"
+
+
+def _too_little(machine: Machine, footprint: Footprint, fixed: int, kv: int, context: int) -> EngineError:
+    limit = "this container allows" if machine.is_capped else "is available"
+    shorter = f"Ask for a shorter context than {context} (it takes {format_bytes(kv)}), or close other programs."
+    return EngineError(
+        "plan.too_little_memory",
+        f"{footprint.name} needs {format_bytes(fixed + footprint.floor_bytes)} of memory at least "
+        f"({format_bytes(footprint.dense_bytes)} dense weights, {format_bytes(footprint.floor_bytes)} experts, "
+        f"{format_bytes(kv)} context, the rest to run), and {format_bytes(machine.ram_available)} {limit}.",
+        shorter,
+    )
+
+
+def _sentence(footprint: Footprint, slots: int, why: str) -> str:
+    total = footprint.experts_total
+    all_bytes = total * footprint.expert_bytes
+    if slots == total:
+        return f"All {total} experts ({format_bytes(all_bytes)}) stay in RAM: each is read from disk once, when first needed."
+    resident, per_layer = slots * footprint.expert_bytes, slots // footprint.num_moe_layers
+    return (
+        f"{slots} of {total} experts ({format_bytes(resident)} of {format_bytes(all_bytes)}) stay in RAM, about {per_layer} of "
+        f"{footprint.num_experts} in each layer; the others are read from disk when a token needs them, because {why}."
+    )

@@ -1,0 +1,66 @@
+"""Draws the next token from logits. A sampler is a closure; it knows no model and no text."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from engine.config import Sampling
+from engine.errors import EngineError
+
+Sampler = Callable[[torch.Tensor, Sequence[int]], int]  # (fp32 logits [V], ids so far) -> token id
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Raises `EngineError` naming the first setting out of its range."""
+    ranges = (
+        ("max_tokens", sampling.max_tokens >= 1, "at least 1"),
+        ("temperature", 0 <= sampling.temperature <= 10, "0 to 10"),
+        ("top_k", sampling.top_k >= 0, "0 (off) or more"),
+        ("top_p", 0 < sampling.top_p <= 1, "above 0, up to 1"),
+        ("min_p", 0 <= sampling.min_p < 1, "0 to below 1"),
+        ("repetition_penalty", 0.1 <= sampling.repetition_penalty <= 10, "0.1 to 10"),
+    )
+    for name, is_valid, allowed in ranges:
+        if not is_valid:
+            raise EngineError("sampling.range", f"{name} is {getattr(sampling, name)}.", f"It takes {allowed}.")
+
+
+def make_sampler(sampling: Sampling) -> Sampler:
+    """Penalty, then temperature, then top-k, top-p and min-p, in the order that transformers applies them."""
+    generator = torch.Generator()
+    if sampling.seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(sampling.seed)
+
+    def sample(logits: torch.Tensor, seen: Sequence[int]) -> int:
+        if sampling.repetition_penalty != 1.0 and seen:
+            logits = penalise(logits, seen, sampling.repetition_penalty)
+        if sampling.temperature == 0:
+            return int(logits.argmax())
+        kept = restrict(logits / sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+        return int(torch.multinomial(kept.softmax(dim=-1), 1, generator=generator))
+
+    return sample
+
+
+def penalise(logits: torch.Tensor, seen: Sequence[int], penalty: float) -> torch.Tensor:
+    """Make seen tokens less likely: positive logits divided, negative ones multiplied. Source: Keskar et al. 2019, CTRL."""
+    ids = torch.tensor(sorted(set(seen)))
+    values = logits[ids]
+    return logits.index_put((ids,), torch.where(values > 0, values / penalty, values * penalty))
+
+
+def restrict(logits: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+    """Set every token outside the chosen set to -inf; the likeliest always stays."""
+    if top_k > 0:
+        smallest = logits.topk(min(top_k, len(logits))).values[-1]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
+    if top_p < 1:
+        ordered, ids = logits.softmax(dim=-1).sort(descending=True)
+        outside = ordered.cumsum(dim=-1) - ordered >= top_p  # the token that crosses top_p stays
+        logits = logits.index_fill(0, ids[outside], -torch.inf)
+    if min_p > 0:
+        probabilities = logits.softmax(dim=-1)
+        logits = logits.masked_fill(probabilities < min_p * probabilities.max(), -torch.inf)
+    return logits

@@ -1,0 +1,53 @@
+"""Models on this computer: the folders in which they live, found by name or path. Reads headers, never weights."""
+
+from collections import Counter
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+from engine.checkpoint.index import Checkpoint, open_checkpoint
+from engine.errors import EngineError
+from engine.protocol import ModelEntry
+
+
+def models_folder() -> Path:
+    """Where Stoker keeps models; it need not exist yet."""
+    return user_data_path("stoker", appauthor=False) / "models"
+
+
+def find_model(name: str, folder: Path) -> Path:
+    """The folder of a model, given its name in `folder` or any path. Raises `EngineError` with the names there are."""
+    path = Path(name).expanduser()
+    for candidate in (path, folder / name):
+        if candidate.is_dir():
+            return candidate.resolve()
+    there = sorted(item.name for item in folder.iterdir() if item.is_dir()) if folder.is_dir() else []
+    hint = f"There are: {', '.join(there)}." if there else "Make the demo model: stoker demo"
+    raise EngineError("model.not_found", f"There is no model {name!r} in {folder}.", hint)
+
+
+def list_models(folder: Path, supported: frozenset[str]) -> tuple[ModelEntry, ...]:
+    """Every model folder, with the reason where one cannot be used. A broken one never hides the others."""
+    if not folder.is_dir():
+        return ()
+    return tuple(
+        _entry(item, supported) for item in sorted(folder.iterdir()) if item.is_dir() and not item.name.endswith(".partial")
+    )
+
+
+def _entry(folder: Path, supported: frozenset[str]) -> ModelEntry:
+    try:
+        checkpoint = open_checkpoint(folder)
+    except EngineError as error:
+        return ModelEntry(folder.name, str(folder), "", "", 0, error.text)
+    architecture = str(checkpoint.config.get("model_type", ""))
+    problem = "" if architecture in supported else f"The architecture {architecture or 'of this folder'} is not supported yet."
+    return ModelEntry(folder.name, str(folder), architecture, weight_format(checkpoint), checkpoint.nbytes, problem)
+
+
+def weight_format(checkpoint: Checkpoint) -> str:
+    """The type that holds most of the bytes, as people name it: 'BF16'."""
+    count: Counter[str] = Counter()
+    for ref in checkpoint.tensors.values():
+        count[ref.dtype] += ref.nbytes
+    return count.most_common(1)[0][0] if count else ""
