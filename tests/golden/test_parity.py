@@ -10,7 +10,7 @@ from tests.helpers.tiny import session_on
 
 transformers = pytest.importorskip("transformers", reason="the reference for parity is not installed")
 
-_TINY = {
+_TINY: dict[str, dict[str, Any]] = {
     "mixtral": {
         "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 48, "hidden_size": 32, "num_hidden_layers": 3,
         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "max_position_embeddings": 256,
@@ -58,7 +58,9 @@ def test_logits_equal_the_reference(name: str, tmp_path: Path) -> None:
             if hasattr(layer.mlp, "experts"):
                 layer.mlp.experts.down_proj.mul_(0)
         without_experts = model(torch.tensor([tokens])).logits[0]
-    assert (expected - without_experts).abs().max() > 0.05, "the experts of this checkpoint do not matter: the test proves nothing"
+    assert (expected - without_experts).abs().max() > 0.05, (
+        "the experts of this checkpoint do not matter: the test proves nothing"
+    )
 
     with session_on(tmp_path) as (session, _):
         prefill, _ = session.sync(tokens[:24])

@@ -35,7 +35,9 @@ MIXTRAL: dict[str, Any] = {
     "bos_token_id": 1,
     "tie_word_embeddings": False,
 }
-TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 def write_mixtral(folder: Path, dtype: torch.dtype = torch.float32, seed: int = 0, **changes: Any) -> Path:

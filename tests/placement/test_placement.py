@@ -12,9 +12,9 @@ from tests.helpers.tiny import session_on, write_mixtral
 PROMPT = torch.randint(3, 259, (70,), generator=torch.Generator().manual_seed(3)).tolist()
 
 
-def _run(folder: Path, **placement: int | str) -> tuple[list[torch.Tensor], list[int], list[Traffic], int]:
+def _run(folder: Path, slots_per_layer: int | None = None, expert_ram: str | None = None) -> tuple[list[torch.Tensor], list[int], list[Traffic], int]:
     """Prefill and 24 greedy steps: logits, ids, traffic, bytes of an expert."""
-    with session_on(folder, **placement) as (session, plan):
+    with session_on(folder, slots_per_layer, expert_ram=expert_ram) as (session, plan):
         logits, traffic = session.sync(PROMPT)
         outputs, ids, records = [logits], [int(logits.argmax())], [traffic]
         for _ in range(24):

@@ -1,0 +1,193 @@
+"""Conversations on disk. Every change is committed when the call returns; nothing waits for the window to close.
+
+Knows neither Qt nor the engine: an answer is text, a state and a few figures.
+"""
+
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from app.core.database import Migration, open_database
+
+_MIGRATIONS: tuple[Migration, ...] = (
+    (
+        """CREATE TABLE chats (
+            id INTEGER PRIMARY KEY, title TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL, deleted REAL
+        )""",
+        """CREATE TABLE messages (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, chat_id INTEGER NOT NULL REFERENCES chats(id) ON DELETE CASCADE,
+            role TEXT NOT NULL, content TEXT NOT NULL, state TEXT NOT NULL, stats TEXT, created REAL NOT NULL
+        )""",
+        "CREATE INDEX messages_by_chat ON messages(chat_id, id)",
+    ),
+)
+_DELETED_KEPT_SECONDS = 24 * 3600.0  # long enough for undo, then the text is really gone
+_CHAT = "id, title, created, updated"
+_MESSAGE = "id, chat_id, role, content, state, stats, created"
+
+
+class MessageState(StrEnum):
+    COMPLETE = "complete"
+    STREAMING = "streaming"
+    INTERRUPTED = "interrupted"  # the program ended while it was streaming
+    STOPPED = "stopped"  # by the person
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStats:
+    new_tokens: int
+    tokens_per_second: float
+    first_token_seconds: float
+    stop_reason: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    id: int
+    chat_id: int
+    role: str
+    content: str
+    state: MessageState
+    stats: AnswerStats | None
+    created: float  # seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    id: int
+    title: str
+    created: float
+    updated: float  # when the last message was added
+
+
+class ChatStore:
+    """`notice` is one sentence for the person when the file could not be used as it was, else ""."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._drafts: dict[int, Chat] = {}  # created, without a message yet
+        self._db, self.notice = open_database(path, _MIGRATIONS)
+        self._db.execute("DELETE FROM chats WHERE deleted < ?", (clock() - _DELETED_KEPT_SECONDS,))
+
+    def close(self) -> None:
+        self._db.close()
+
+    def chats(self) -> list[Chat]:
+        """Newest first."""
+        rows = self._db.execute(f"SELECT {_CHAT} FROM chats WHERE deleted IS NULL ORDER BY updated DESC, id")
+        return [Chat(*row) for row in rows]
+
+    def search(self, text: str) -> list[Chat]:
+        """Chats with `text` in the title or in a message, newest first. Letter case counts only outside ASCII."""
+        if not text.strip():
+            return self.chats()
+        pattern = "%" + text.strip().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        rows = self._db.execute(
+            f"""SELECT {_CHAT} FROM chats WHERE deleted IS NULL AND (title LIKE ?1 ESCAPE '\\' OR EXISTS (
+                SELECT 1 FROM messages WHERE chat_id = chats.id AND content LIKE ?1 ESCAPE '\\'))
+                ORDER BY updated DESC, id""",
+            (pattern,),
+        )
+        return [Chat(*row) for row in rows]
+
+    def create(self, title: str = "New chat") -> Chat:
+        """Not written, and not among `chats()`, until its first message."""
+        now = self._clock()
+        # Random, so that two processes never hand out the same one; 53 bits, so that JSON and Qt keep it exact.
+        chat = Chat(secrets.randbits(53) or 1, title, now, now)
+        self._drafts[chat.id] = chat
+        return chat
+
+    def rename(self, chat_id: int, title: str) -> None:
+        if draft := self._drafts.get(chat_id):
+            self._drafts[chat_id] = replace(draft, title=title)
+        else:
+            self._db.execute("UPDATE chats SET title = ? WHERE id = ?", (title, chat_id))
+
+    def delete(self, chat_id: int) -> None:
+        """Hidden until `undelete`; erased a day later, when the file is next opened."""
+        self._db.execute("UPDATE chats SET deleted = ? WHERE id = ?", (self._clock(), chat_id))
+
+    def undelete(self, chat_id: int) -> None:
+        self._db.execute("UPDATE chats SET deleted = NULL WHERE id = ?", (chat_id,))
+
+    def messages(self, chat_id: int) -> list[StoredMessage]:
+        rows = self._db.execute(f"SELECT {_MESSAGE} FROM messages WHERE chat_id = ? ORDER BY id", (chat_id,))
+        return [_message(row) for row in rows]
+
+    def add_message(self, chat_id: int, role: str, content: str, state: MessageState = MessageState.COMPLETE) -> StoredMessage:
+        now = self._clock()
+        draft = self._drafts.get(chat_id)
+        with _transaction(self._db):
+            if draft is not None:
+                self._db.execute(
+                    f"INSERT INTO chats ({_CHAT}) VALUES (?, ?, ?, ?)", (draft.id, draft.title, draft.created, now)
+                )
+            else:
+                self._db.execute("UPDATE chats SET updated = ? WHERE id = ?", (now, chat_id))
+            added = self._db.execute(
+                f"INSERT INTO messages (chat_id, role, content, state, created) VALUES (?, ?, ?, ?, ?) RETURNING {_MESSAGE}",
+                (chat_id, role, content, state.value, now),
+            ).fetchone()
+        self._drafts.pop(chat_id, None)
+        return _message(added)
+
+    def update_message(
+        self,
+        message_id: int,
+        *,
+        content: str | None = None,
+        state: MessageState | None = None,
+        stats: AnswerStats | None = None,
+    ) -> None:
+        """What is None stays as it is."""
+        self._db.execute(
+            "UPDATE messages SET content = ifnull(?, content), state = ifnull(?, state), stats = ifnull(?, stats) WHERE id = ?",
+            (content, state and state.value, stats and json.dumps(asdict(stats)), message_id),
+        )
+
+    def delete_messages_from(self, message_id: int) -> None:
+        """That message and all later ones of its chat."""
+        self._db.execute(
+            "DELETE FROM messages WHERE id >= ?1 AND chat_id = (SELECT chat_id FROM messages WHERE id = ?1)", (message_id,)
+        )
+
+    def interrupt_streaming(self) -> int:
+        """At start, when no answer can be running: mark those that the last session left open. Returns how many."""
+        return self._db.execute(
+            "UPDATE messages SET state = ? WHERE state = ?", (MessageState.INTERRUPTED.value, MessageState.STREAMING.value)
+        ).rowcount
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """BEGIN IMMEDIATE, so that a second process waits instead of failing half-way."""
+
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+def _message(row: tuple[int, int, str, str, str, str | None, float]) -> StoredMessage:
+    number, chat_id, role, content, state, stats, created = row
+    return StoredMessage(number, chat_id, role, content, MessageState(state), _stats(stats), created)
+
+
+def _stats(text: str | None) -> AnswerStats | None:
+    """Figures of another version are no reason to lose the message."""
+    try:
+        return AnswerStats(**json.loads(text)) if text else None
+    except (ValueError, TypeError):
+        return None

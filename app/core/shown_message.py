@@ -1,0 +1,62 @@
+"""What a message says about itself, in words. Pure; knows neither how it is drawn nor who answers."""
+
+from dataclasses import dataclass
+
+from app.core.chats import AnswerStats, MessageState, StoredMessage
+from app.core.figures import format_count, format_rate, format_seconds
+from engine.protocol import StopReason
+
+_REASONS = {
+    StopReason.END: "finished",
+    StopReason.STOP_STRING: "stopped at a stop word",
+    StopReason.MAX_TOKENS: "cut at the token limit",
+    StopReason.CONTEXT_FULL: "cut, the context is full",
+    StopReason.CANCELLED: "stopped by you",
+}
+_STATES = {
+    MessageState.STREAMING: "writing…",
+    MessageState.INTERRUPTED: "interrupted, the engine ended",
+    MessageState.STOPPED: "stopped by you",
+    MessageState.FAILED: "no answer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMessage:
+    """A stored message and what only this session knows of it."""
+
+    message: StoredMessage
+    thought_seconds: float | None = None
+    notice: str = ""  # e.g. "reading the prompt" before the first word
+
+
+def figures(stats: AnswerStats | None) -> tuple[str, ...]:
+    """The numbers under an answer; those that are not known are left out."""
+    if stats is None or not stats.new_tokens:
+        return ()
+    parts = []
+    if stats.tokens_per_second > 0:
+        parts.append(f"{format_rate(stats.tokens_per_second)} tok/s")
+    if stats.first_token_seconds > 0:
+        parts.append(f"{format_seconds(stats.first_token_seconds)} to first token")
+    parts.append(format_count(stats.new_tokens, "token"))
+    return tuple(parts)
+
+
+def state_in_words(shown: ShownMessage) -> str:
+    """How the answer stands: being written, finished and why, or broken off."""
+    message = shown.message
+    if message.state is MessageState.STREAMING and shown.notice and not message.content:
+        return shown.notice
+    if message.state in _STATES:
+        return _STATES[message.state]
+    reason = message.stats.stop_reason if message.stats else ""
+    return next((words for known, words in _REASONS.items() if known == reason), reason)
+
+
+def thought_label(is_open: bool, seconds: float | None, text: str) -> str:
+    if is_open:
+        return "Thinking…"
+    if seconds is not None:
+        return f"Thought for {format_seconds(seconds)}"
+    return f"Thought in {format_count(len(text.split()), 'word')}"

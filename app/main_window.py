@@ -1,0 +1,142 @@
+"""The window: a rail of pages at the left, the chosen page beside it. Knows PAGES and nothing that is on a page."""
+
+import base64
+
+from PySide6.QtCore import QByteArray, QSize, Qt
+from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QMainWindow,
+    QStackedWidget,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.pages import PAGES, PageSpec
+from app.pages.services import Services
+from app.widgets.error_banner import ErrorBanner
+from app.widgets.icons import pixmap
+
+_RAIL_PX = 56
+_SMALLEST = QSize(760, 480)
+_USUAL = QSize(1280, 800)
+
+
+class MainWindow(QMainWindow):
+    def __init__(self, services: Services, pages: tuple[PageSpec, ...] = PAGES) -> None:
+        super().__init__()
+        self._services = services
+        self._specs = {spec.key: spec for spec in pages}
+        self._pages: dict[str, QWidget] = {}  # built when first shown
+        self._buttons: dict[str, QToolButton] = {}
+        self._stack = QStackedWidget()
+        self._banner = ErrorBanner(services.theme)
+        self._logo = QLabel(alignment=Qt.AlignmentFlag.AlignCenter)
+        self.setWindowTitle("Stoker")
+        self._lay_out()
+        services.theme.changed.connect(self._paint_icons)
+        self._paint_icons()
+        self._restore_geometry()
+        self.show_page(pages[0].key)
+
+    @property
+    def current_page(self) -> QWidget | None:
+        return self._stack.currentWidget()
+
+    def show_page(self, key: str) -> None:
+        if key not in self._pages:
+            page = self._specs[key].load()(self._services, self._stack)
+            self._pages[key] = page
+            self._stack.addWidget(page)
+        page = self._pages[key]
+        self._stack.setCurrentWidget(page)
+        self._buttons[key].setChecked(True)
+        self._paint_icons()
+        page.setFocus()  # not left on the rail; a page hands it on by a focus proxy
+        activate = getattr(page, "activate", None)
+        if activate is not None:
+            activate()
+
+    def show_problem(self, sentence: str, detail: str = "") -> None:
+        """Above whatever page is open."""
+        self._banner.show_problem(sentence, detail)
+
+    def come_to_front(self) -> None:
+        if self.isMinimized():
+            self.showNormal()
+        self.show()
+        self.raise_()
+        self.activateWindow()
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        self._services.settings.window_geometry = base64.b64encode(self.saveGeometry().data()).decode()
+        super().closeEvent(event)
+
+    def _lay_out(self) -> None:
+        self.setMinimumSize(_SMALLEST)
+        content = QVBoxLayout()
+        content.setContentsMargins(0, 0, 0, 0)
+        content.setSpacing(0)
+        content.addWidget(self._banner)
+        content.addWidget(self._stack, 1)
+        whole = QWidget()
+        row = QHBoxLayout(whole)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(0)
+        row.addWidget(self._rail())
+        row.addLayout(content, 1)
+        self.setCentralWidget(whole)
+
+    def _rail(self) -> QFrame:
+        rail = QFrame()
+        rail.setProperty("kind", "rail")
+        rail.setFixedWidth(_RAIL_PX)
+        column = QVBoxLayout(rail)
+        column.setContentsMargins(7, 12, 7, 12)
+        column.setSpacing(6)
+        self._logo.setFixedHeight(40)
+        column.addWidget(self._logo)
+        group = QButtonGroup(self)
+        for spec in self._specs.values():
+            if not spec.is_last:
+                column.addWidget(self._rail_button(spec, group), 0, Qt.AlignmentFlag.AlignHCenter)
+        column.addStretch(1)
+        for spec in self._specs.values():
+            if spec.is_last:
+                column.addWidget(self._rail_button(spec, group), 0, Qt.AlignmentFlag.AlignHCenter)
+        return rail
+
+    def _rail_button(self, spec: PageSpec, group: QButtonGroup) -> QToolButton:
+        shortcut = QKeySequence(spec.shortcut)
+        button = QToolButton()
+        button.setCheckable(True)
+        button.setIconSize(QSize(20, 20))
+        button.setAccessibleName(spec.title)
+        button.setToolTip(f"{spec.title} ({shortcut.toString(QKeySequence.SequenceFormat.NativeText)})")
+        button.setProperty("kind", "rail")
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # so that a click leaves the cursor in the composer
+        button.clicked.connect(lambda: self.show_page(spec.key))
+        QShortcut(shortcut, self).activated.connect(lambda: self.show_page(spec.key))
+        group.addButton(button)
+        self._buttons[spec.key] = button
+        return button
+
+    def _paint_icons(self) -> None:
+        theme = self._services.theme
+        self._logo.setPixmap(pixmap("flame", theme.palette.accent, 20, self.devicePixelRatioF()))
+        for key, button in self._buttons.items():
+            button.setIcon(theme.icon(self._specs[key].icon, theme.palette.text if button.isChecked() else theme.palette.muted))
+
+    def _restore_geometry(self) -> None:
+        """Where it was; the first time as large as the drawing, or as the screen allows."""
+        try:
+            saved = base64.b64decode(self._services.settings.window_geometry, validate=True)
+        except ValueError:
+            saved = b""
+        if not saved or not self.restoreGeometry(QByteArray(saved)):
+            available = self.screen().availableSize() - QSize(40, 60)
+            self.resize(_USUAL.boundedTo(available).expandedTo(_SMALLEST))

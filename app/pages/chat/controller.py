@@ -1,0 +1,249 @@
+"""Sends, receives and stores: what a person wrote is on disk before the engine hears of it, an answer every 250 ms.
+
+Knows no widget. An answer goes on being written and stored when another conversation is opened.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.backends.local import LocalEngine
+from app.core.chats import AnswerStats, Chat, ChatStore, MessageState, StoredMessage
+from app.core.figures import format_count
+from app.core.settings import Settings
+from app.item_models.messages import MessagesModel
+from app.item_models.meter import MeterModel
+from engine.protocol import ChatMessage, Failed, Finished, Meter, Sampling, Started, StopReason, Text
+
+_STORE_MS = 250
+_TITLE_LENGTH = 60
+_INTERRUPTIONS = ("engine.died", "engine.stopped", "engine.restarted")
+_SENT_STATES = (MessageState.COMPLETE, MessageState.INTERRUPTED, MessageState.STOPPED)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The one answer that is being written."""
+
+    request_id: int
+    message_id: int
+    chat_id: int
+    model: str
+    begun: float
+    prompt_tokens: int = 0
+    content: list[str] = field(default_factory=list)
+    first_at: float = 0.0
+    first_tokens: int = 0
+    total_tokens: int = 0
+
+    def stats(self, now: float) -> AnswerStats:
+        """The figures so far, by the window's clock; the engine's own replace them at the end."""
+        seconds = now - self.first_at
+        rate = (self.total_tokens - self.first_tokens) / seconds if seconds > 0 else 0.0
+        return AnswerStats(self.total_tokens, rate, self.first_at - self.begun, "", self.model)
+
+
+class ChatController(QObject):
+    opened = Signal(object)  # Chat, or None for a new one
+    chats_changed = Signal()  # titles, order or number
+    answering_changed = Signal()
+    context_changed = Signal()
+
+    def __init__(
+        self,
+        chats: ChatStore,
+        engine: LocalEngine,
+        settings: Settings,
+        messages: MessagesModel,
+        meter: MeterModel,
+        parent: QObject | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(parent)
+        self._chats, self._engine, self._settings = chats, engine, settings
+        self._messages, self._meter = messages, meter
+        self._clock = clock
+        self._answer: _Answer | None = None
+        self._context_used: dict[int, int] = {}  # tokens by chat, as far as this session knows
+        self.chat: Chat | None = None
+        self._store_timer = QTimer(self, interval=_STORE_MS)
+        self._store_timer.timeout.connect(self._store)
+        engine.started.connect(self._started)
+        engine.text.connect(self._received)
+        engine.meter.connect(self._metered)
+        engine.finished.connect(self._finished)
+        engine.failed.connect(self._failed)
+
+    # What the page asks
+
+    @property
+    def is_answering(self) -> bool:
+        return self._answer is not None
+
+    @property
+    def is_answering_here(self) -> bool:
+        """In the conversation that is open."""
+        return self._answer is not None and self.chat is not None and self._answer.chat_id == self.chat.id
+
+    @property
+    def context_used(self) -> int | None:
+        """Tokens of the open conversation; None when this session has not counted them."""
+        return self._context_used.get(self.chat.id) if self.chat else 0
+
+    def new_chat(self) -> None:
+        self.chat = None
+        self._messages.reset(())
+        self.opened.emit(None)
+
+    def open(self, chat: Chat) -> None:
+        self._store()  # so that an answer that is being written is read as far as it has come
+        self.chat = chat
+        self._messages.reset(self._chats.messages(chat.id))
+        self.opened.emit(chat)
+
+    def rename(self, chat_id: int, title: str) -> None:
+        self._chats.rename(chat_id, title)
+        self.chats_changed.emit()
+
+    def delete(self, chat_id: int) -> None:
+        if self._answer is not None and self._answer.chat_id == chat_id:
+            self.stop()
+        self._chats.delete(chat_id)
+        if self.chat is not None and self.chat.id == chat_id:
+            self.new_chat()
+        self.chats_changed.emit()
+
+    def undelete(self, chat_id: int) -> None:
+        self._chats.undelete(chat_id)
+        self.chats_changed.emit()
+
+    def send(self, text: str, model: str) -> None:
+        """`model` is the name that the answer is stored with."""
+        assert not self.is_answering, "one answer at a time"
+        is_new = self.chat is None
+        if self.chat is None:
+            self.chat = self._chats.create(title_of(text))
+        self._messages.add(self._chats.add_message(self.chat.id, "user", text))
+        self._begin_answer(self.chat, model)
+        self.chats_changed.emit()
+        if is_new:
+            self.opened.emit(self.chat)
+
+    def regenerate(self, message_id: int, model: str) -> None:
+        """Answer again; that message and all after it are gone."""
+        if self.is_answering or self.chat is None:
+            return
+        self._chats.delete_messages_from(message_id)
+        self._messages.remove_from(message_id)
+        self._begin_answer(self.chat, model)
+
+    def stop(self) -> None:
+        if self._answer is not None:
+            self._engine.cancel(self._answer.request_id)
+
+    # The answer
+
+    def _begin_answer(self, chat: Chat, model: str) -> None:
+        conversation = tuple(
+            ChatMessage(message.role, message.content) for message in self._messages.messages if _is_sent(message)
+        )
+        row = self._chats.add_message(chat.id, "assistant", "", MessageState.STREAMING)
+        self._messages.add(row, notice="waiting for the engine")
+        sampling = Sampling(
+            max_tokens=self._settings.max_tokens, temperature=self._settings.temperature, top_p=self._settings.top_p
+        )
+        request_id = self._engine.generate(conversation, sampling)
+        self._answer = _Answer(request_id, row.id, chat.id, model, self._clock())
+        self._store_timer.start()
+        self.answering_changed.emit()
+
+    def _of(self, request_id: int) -> _Answer | None:
+        """The running answer, if the event belongs to it."""
+        return self._answer if self._answer is not None and self._answer.request_id == request_id else None
+
+    def _started(self, started: Started) -> None:
+        answer = self._of(started.request_id)
+        if answer is None:
+            return
+        answer.prompt_tokens = started.prompt_tokens
+        self._meter.start(started)
+        self._count_context(answer)
+        if self.is_answering_here:
+            self._messages.set_notice(f"reading the prompt, {format_count(started.prompt_tokens, 'token')}")
+
+    def _received(self, text: Text) -> None:
+        answer = self._of(text.request_id)
+        if answer is None:
+            return
+        now = self._clock()
+        if not answer.content:
+            answer.first_at, answer.first_tokens = now, text.total_tokens
+        answer.content.append(text.text)
+        answer.total_tokens = text.total_tokens
+        self._count_context(answer)
+        if self.is_answering_here:
+            self._messages.append_text(text.text, answer.stats(now))
+
+    def _metered(self, meter: Meter) -> None:
+        if self._of(meter.request_id) is not None:
+            self._meter.add(meter)
+
+    def _finished(self, finished: Finished) -> None:
+        answer = self._of(finished.request_id)
+        if answer is None:
+            return
+        state = MessageState.STOPPED if finished.stop_reason is StopReason.CANCELLED else MessageState.COMPLETE
+        stats = AnswerStats(
+            finished.new_tokens,
+            finished.tokens_per_second,
+            finished.first_token_seconds,
+            finished.stop_reason.value,
+            answer.model,
+        )
+        self._context_used[answer.chat_id] = finished.context_used
+        self._end_answer(answer, state, stats)
+
+    def _failed(self, failed: Failed) -> None:
+        answer = self._of(failed.request_id)
+        if answer is None:
+            return
+        is_interruption = failed.code in _INTERRUPTIONS
+        stats = answer.stats(self._clock()) if answer.content else AnswerStats(0, 0.0, 0.0, "", answer.model)
+        if not is_interruption:
+            reason = f"{failed.text} {failed.hint}".strip()
+            stats = AnswerStats(stats.new_tokens, stats.tokens_per_second, stats.first_token_seconds, reason, answer.model)
+        self._end_answer(answer, MessageState.INTERRUPTED if is_interruption else MessageState.FAILED, stats)
+
+    def _end_answer(self, answer: _Answer, state: MessageState, stats: AnswerStats) -> None:
+        self._store_timer.stop()
+        self._chats.update_message(answer.message_id, content="".join(answer.content), state=state, stats=stats)
+        if self.is_answering_here:
+            self._messages.finish(state, stats)
+        self._answer = None
+        self._meter.finish()
+        self.answering_changed.emit()
+
+    def _store(self) -> None:
+        if self._answer is not None and self._answer.content:
+            self._answer.content = ["".join(self._answer.content)]
+            self._chats.update_message(self._answer.message_id, content=self._answer.content[0])
+
+    def _count_context(self, answer: _Answer) -> None:
+        self._context_used[answer.chat_id] = answer.prompt_tokens + answer.total_tokens
+        self.context_changed.emit()
+
+
+def title_of(text: str) -> str:
+    """The first line with words in it, cut at a word."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "New chat")
+    if len(line) <= _TITLE_LENGTH:
+        return line
+    head = line[:_TITLE_LENGTH].rsplit(" ", 1)[0]
+    return f"{head}…"
+
+
+def _is_sent(message: StoredMessage) -> bool:
+    return message.state in _SENT_STATES and bool(message.content)

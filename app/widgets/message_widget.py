@@ -1,0 +1,232 @@
+"""One message: the person's as a bubble, an answer over the full width with its thought, state, figures and actions.
+
+Places its own children, because the list asks for heights before anything is shown. Knows nothing of other messages.
+"""
+
+from PySide6.QtCore import QEvent, QRectF, Qt, QTimer, Signal
+from PySide6.QtGui import QColor, QEnterEvent, QGuiApplication, QPainter, QPaintEvent
+from PySide6.QtWidgets import QLabel, QPushButton, QWidget
+
+from app.core.chats import MessageState
+from app.core.markdown import parse, split_thought
+from app.core.markdown_stream import StreamingDocument
+from app.core.shown_message import ShownMessage, figures, state_in_words
+from app.widgets.answer_pieces import AnswerPieces
+from app.widgets.palette import Palette
+from app.widgets.rich_text import RichText
+from app.widgets.thought_block import ThoughtBlock
+
+_BUBBLE_SHARE = 0.86
+_BUBBLE_PADDING = (14, 10)
+_LONG_TEXT = 4000  # characters of a pasted text that open unfolded
+_FOOTER = 24
+
+
+class UserMessage(QWidget):
+    resized = Signal()
+
+    def __init__(self, palette: Palette, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._palette = palette
+        self._content = ""
+        self._is_folded = False
+        self._bubble = QRectF()
+        self._text = RichText(palette, palette.text, self)
+        self._text.setAccessibleName("Your message")
+        self._copy = QuietButton("Copy", "Copy this message", self)
+        self._copy.clicked.connect(lambda: _copy(self._copy, self._content))
+        self._unfold = QPushButton("Show all of it", self)
+        self._unfold.setProperty("kind", "ghost")
+        self._unfold.clicked.connect(self._show_all)
+        self._unfold.hide()
+
+    def set_message(self, shown: ShownMessage) -> None:
+        if shown.message.content == self._content:
+            return
+        self._content = shown.message.content
+        self._is_folded = len(self._content) > _LONG_TEXT
+        self._show()
+
+    def set_can_regenerate(self, can: bool) -> None:
+        """The person's own message has nothing to regenerate."""
+
+    def _show(self) -> None:
+        self._unfold.setVisible(self._is_folded)
+        self._text.set_plain(self._content[:_LONG_TEXT] + "…" if self._is_folded else self._content)
+
+    def _show_all(self) -> None:
+        self._is_folded = False
+        self._show()
+        self.resized.emit()
+
+    def relayout(self, width: int) -> int:
+        across, down = _BUBBLE_PADDING
+        text_width = max(40, self._text.ideal_width(int(width * _BUBBLE_SHARE) - 2 * across))
+        text_height = self._text.height_for(text_width)
+        left = width - text_width - 2 * across
+        height = text_height + 2 * down
+        self._text.setGeometry(left + across, down, text_width, text_height)
+        if self._is_folded:
+            self._unfold.setGeometry(left + across - 8, height - 6, self._unfold.sizeHint().width(), 28)
+            height += 26
+        self._bubble = QRectF(left, 0, text_width + 2 * across, height)
+        size = self._copy.sizeHint()
+        self._copy.setGeometry(left - size.width() - 4, 6, size.width(), 24)
+        self.update()
+        return height
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(QColor(self._palette.raised))
+        painter.drawRoundedRect(self._bubble, 12, 12)
+        painter.end()
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        self._copy.set_shown(True)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._copy.set_shown(False)
+
+
+class AnswerMessage(QWidget):
+    resized = Signal()
+    regenerate_requested = Signal()
+
+    def __init__(self, palette: Palette, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._palette = palette
+        self._shown: ShownMessage | None = None
+        self._answer = ""
+        self._document: StreamingDocument | None = None  # only while the answer is growing
+        self._pieces = AnswerPieces(self, palette, self.resized.emit)
+        self._thought = ThoughtBlock(palette, self)
+        self._thought.folded.connect(self.resized)
+        self._thought.hide()
+        self._error = _label("bad", self)
+        self._error.setWordWrap(True)
+        self._error.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._figures = _label("faint", self)
+        self._state = _label("faint", self)
+        self._copy = QuietButton("Copy", "Copy this answer", self)
+        self._copy.clicked.connect(lambda: _copy(self._copy, self._answer))
+        self._again = QuietButton("Regenerate", "Answer again, in place of this one", self)
+        self._again.clicked.connect(self.regenerate_requested)
+        self._again.hide()
+
+    def set_message(self, shown: ShownMessage) -> None:
+        first = self._shown is None
+        self._shown = shown
+        is_open = shown.message.state is MessageState.STREAMING
+        thought = split_thought(shown.message.content)
+        answer = "" if is_open and "<think>".startswith(thought.answer.strip()) else thought.answer
+        self._thought.set_thought(thought.text, is_open and thought.open, shown.thought_seconds)
+        self._thought.setVisible(bool(thought.text) or (is_open and thought.open))
+        self._show_answer(answer, is_open, first)
+        self._pieces.set_caret(is_open)
+        self._show_state(shown)
+
+    def _show_answer(self, answer: str, is_open: bool, first: bool) -> None:
+        if self._document is not None and answer.startswith(self._answer):
+            changed = self._document.append(answer[len(self._answer) :])
+            if not is_open:
+                changed = min(changed, self._document.finish())
+            self._pieces.set_blocks(self._document.blocks, changed)
+        elif first or answer != self._answer:
+            self._document = StreamingDocument(answer) if is_open else None
+            self._pieces.set_blocks(self._document.blocks if self._document else parse(answer), 0)
+        self._document = self._document if is_open else None
+        self._answer = answer
+
+    def _show_state(self, shown: ShownMessage) -> None:
+        message = shown.message
+        is_failed = message.state is MessageState.FAILED
+        self._error.setText(message.stats.stop_reason if is_failed and message.stats else "")
+        self._error.setVisible(bool(self._error.text()))
+        parts = figures(message.stats)
+        words = state_in_words(shown)
+        self._figures.setText("   ·   ".join((*parts, "")) if words else "   ·   ".join(parts))
+        self._state.setText(words)
+        color = {MessageState.STREAMING: self._palette.accent, MessageState.FAILED: self._palette.bad}.get(
+            message.state, self._palette.warn if message.state is MessageState.INTERRUPTED else self._palette.faint
+        )
+        _set_color(self._state, color)
+        self._copy.setVisible(message.state is not MessageState.STREAMING)
+        self.setAccessibleName(f"Answer by {message.stats.model}" if message.stats and message.stats.model else "Answer")
+
+    def set_can_regenerate(self, can: bool) -> None:
+        self._again.setVisible(can)
+
+    def relayout(self, width: int) -> int:
+        top = 0
+        if self._thought.isVisibleTo(self):
+            height = self._thought.relayout(width)
+            self._thought.setGeometry(0, 0, width, height)
+            top = height + 10
+        if self._pieces.widgets:
+            top = self._pieces.place(0, top, width) + 4
+        if self._error.isVisibleTo(self):
+            height = self._error.heightForWidth(width)
+            self._error.setGeometry(0, top, width, height)
+            top += height + 4
+        self._place_footer(top, width)
+        return top + _FOOTER
+
+    def _place_footer(self, top: int, width: int) -> None:
+        figures_width = self._figures.sizeHint().width() if self._figures.text() else 0
+        self._figures.setGeometry(0, top, figures_width, _FOOTER)
+        self._state.setGeometry(figures_width, top, self._state.sizeHint().width(), _FOOTER)
+        right = width
+        for button in (self._again, self._copy):
+            if button.isVisibleTo(self):
+                right -= button.sizeHint().width()
+                button.setGeometry(right, top, button.sizeHint().width(), _FOOTER)
+                right -= 4
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        self._copy.set_shown(True)
+        self._again.set_shown(True)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._copy.set_shown(False)
+        self._again.set_shown(False)
+
+
+class QuietButton(QPushButton):
+    """An action that shows itself only while the pointer is near or the keyboard is on it, yet is always reachable."""
+
+    def __init__(self, text: str, name: str, parent: QWidget) -> None:
+        super().__init__(text, parent)
+        self._is_shown = False
+        self.setProperty("kind", "ghost")
+        self.setAccessibleName(name)
+        self.setToolTip(name)
+
+    def set_shown(self, shown: bool) -> None:
+        self._is_shown = shown
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self._is_shown or self.hasFocus():
+            super().paintEvent(event)
+
+
+def _label(kind: str, parent: QWidget) -> QLabel:
+    label = QLabel(parent)
+    label.setProperty("kind", kind)
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    return label
+
+
+def _set_color(label: QLabel, color: str) -> None:
+    sheet = f"color: {color}; font-size: 11px;"
+    if label.styleSheet() != sheet:
+        label.setStyleSheet(sheet)
+
+
+def _copy(button: QPushButton, text: str) -> None:
+    QGuiApplication.clipboard().setText(text)
+    before = button.text()
+    button.setText("Copied")
+    QTimer.singleShot(1500, button, lambda: button.setText(before))

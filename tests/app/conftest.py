@@ -1,0 +1,50 @@
+"""A data folder, a fake engine and the services around them, each test its own."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication
+
+from app.backends.local import LocalEngine
+from app.core.chats import ChatStore
+from app.core.paths import Paths, app_paths
+from app.core.settings import Settings
+from app.pages.services import Services
+from app.widgets.theme import Theme
+
+FAKE_ENGINE = Path(__file__).parents[1] / "helpers" / "fake_engine.py"
+MakeEngine = Callable[..., LocalEngine]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The offscreen platform says so of every window; every other message of Qt fails a test.
+    config.addinivalue_line("qt_log_ignore", r"^This plugin does not support (propagateSizeHints|raise)\(\)")
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return app_paths(tmp_path / "data")
+
+
+@pytest.fixture
+def make_engine(qapp: QApplication) -> Iterator[MakeEngine]:
+    """`make_engine("crash", "--after", "5")`: a `LocalEngine` over the fake, not started; stopped after the test."""
+    made: list[LocalEngine] = []
+
+    def make(mode: str = "normal", *options: str, hello_ms: int = 20_000, stop_ms: int = 2000) -> LocalEngine:
+        arguments = (str(FAKE_ENGINE), mode, *options)
+        made.append(LocalEngine(sys.executable, arguments, hello_ms=hello_ms, stop_ms=stop_ms))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.stop()
+
+
+@pytest.fixture
+def services(paths: Paths, make_engine: MakeEngine) -> Iterator[Services]:
+    chats = ChatStore(paths.chats)
+    yield Services(chats, Settings(paths.settings), make_engine("normal", "--rate", "200"), Theme("light"), paths)
+    chats.close()

@@ -1,0 +1,129 @@
+"""The meter's arithmetic, against values worked out by hand."""
+
+import pytest
+from PySide6.QtWidgets import QApplication
+
+from app.core.reading import Limit
+from app.item_models.meter import MeterModel, found_in, limit, percentile
+from engine.protocol import Link, LinkUse, Meter, Origin, Phase, Plan, Started, Traffic
+
+GB = 10**9
+
+
+def token(seconds: float = 0.1, stall: float = 0.0, hits: int = 0, misses: int = 0, **links: tuple[int, float]) -> Traffic:
+    uses = {
+        Link(name): LinkUse(count, busy, Origin.DERIVED if name == "ram" else Origin.MEASURED)
+        for name, (count, busy) in links.items()
+    }
+    return Traffic(Phase.DECODE, uses, hits, misses, stall, seconds)
+
+
+def plan(predicted: Traffic | None = None) -> Plan:
+    return Plan(
+        model_name="m", architecture="a", weight_format="bf16", num_layers=2, num_experts=8, top_k=2, expert_bytes=GB // 100,
+        slots_per_layer=(4, 4), dense_bytes=1, expert_ram_bytes=1, kv_bytes=1, workspace_bytes=1, context=4096, model_bytes=1,
+        sentence="s", predicted=predicted, predicted_tokens_per_second=(8.0, 11.0),
+        ceilings_gbps={Link.RAM: 50.0, Link.DISK: 7.0},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def model(qapp: QApplication) -> MeterModel:
+    return MeterModel()
+
+
+def test_rate_bytes_and_waiting(model: MeterModel) -> None:
+    model.add(Meter(1, (token(0.1, 0.02, ram=(2 * GB, 0.05)), token(0.3, 0.04, ram=(4 * GB, 0.1)))))
+    reading = model.reading()
+    assert reading.tokens_per_second == pytest.approx(2 / 0.4)
+    assert reading.bytes_per_token == 3 * GB
+    assert reading.waited_seconds == pytest.approx(0.03)
+    assert reading.bars == ({Link.RAM: 2 * GB}, {Link.RAM: 4 * GB})
+
+
+def test_only_the_last_sixty_tokens_count(model: MeterModel) -> None:
+    model.add(Meter(1, tuple(token(9.0) for _ in range(40))))
+    model.add(Meter(1, tuple(token(0.01 * number) for number in range(1, 61))))
+    reading = model.reading()
+    assert len(reading.bars) == 60
+    assert reading.p50_seconds == pytest.approx(0.30)
+    assert reading.p95_seconds == pytest.approx(0.57)
+
+
+def test_links_are_the_last_ten_tokens_against_ceiling_and_prediction(model: MeterModel) -> None:
+    model.set_plan(plan(token(ram=(4 * GB, 0.1), disk=(GB, 0.25))))
+    slow = tuple(token(ram=(GB, 1.0)) for _ in range(20))
+    now = tuple(token(ram=(3 * GB, 0.1), disk=(GB // 2, 0.1)) for _ in range(10))
+    model.add(Meter(1, slow + now))
+    links = {link.link: link for link in model.reading().links}
+    assert links[Link.RAM].gbps == pytest.approx(30.0)
+    assert links[Link.RAM].ceiling_gbps == 50.0
+    assert links[Link.RAM].predicted_gbps == pytest.approx(40.0)
+    assert links[Link.RAM].origin is Origin.DERIVED
+    assert links[Link.DISK].gbps == pytest.approx(5.0)
+    assert links[Link.DISK].origin is Origin.MEASURED
+    assert not links[Link.PCIE].is_known
+    assert model.reading().predicted_bytes == 5 * GB
+    assert model.reading().predicted_range == (8.0, 11.0)
+
+
+def test_limit_is_the_busiest_link() -> None:
+    assert limit([token(0.1, ram=(1, 0.07), disk=(1, 0.03))]) == Limit(Link.RAM, "experts computed on the CPU")
+
+
+def test_waiting_counts_towards_the_slowest_link() -> None:
+    found = limit([token(0.1, stall=0.05, ram=(1, 0.06), disk=(1, 0.03))])
+    assert found is not None
+    assert found.link is Link.DISK
+
+
+def test_no_link_is_blamed_for_what_computing_takes() -> None:
+    found = limit([token(0.1, ram=(1, 0.02), disk=(1, 0.01))])
+    assert found is not None
+    assert found.link is None
+
+
+def test_nothing_is_claimed_without_tokens(model: MeterModel) -> None:
+    reading = model.reading()
+    assert reading.tokens_per_second is None
+    assert reading.limit is None
+    assert reading.found is None
+    assert reading.p50_seconds is None
+
+
+def test_found_without_a_gpu_is_ram_or_disk() -> None:
+    assert found_in([token(hits=6, misses=2, ram=(1, 0.1))], 10) == {Link.RAM: 0.75, Link.DISK: 0.25}
+
+
+def test_found_with_a_gpu_splits_misses_by_the_drives_bytes() -> None:
+    record = token(hits=5, misses=5, vram=(100, 0.1), ram=(40, 0.1), disk=(20, 0.1))
+    assert found_in([record], 10) == {Link.VRAM: 0.5, Link.RAM: 0.3, Link.DISK: 0.2}
+
+
+def test_percentile_by_nearest_rank() -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
+    assert percentile([4.0, 1.0, 3.0, 2.0], 0.95) == 4.0
+    assert percentile([], 0.5) is None
+
+
+def test_prompt_has_its_own_reading(model: MeterModel) -> None:
+    model.start(Started(1, prompt_tokens=1000, reused_tokens=200))
+    before = model.reading().prompt
+    assert before is not None
+    assert before.tokens_per_second is None
+    assert before.share == pytest.approx(0.2)
+    model.add(Meter(1, (Traffic(Phase.PREFILL, {Link.DISK: LinkUse(GB, 0.5)}, seconds=2.0, tokens=300),)))
+    prompt = model.reading().prompt
+    assert prompt is not None
+    assert prompt.tokens_per_second == pytest.approx(150.0)
+    assert prompt.share == pytest.approx(0.5)
+    assert prompt.bytes == GB
+    assert model.reading().tokens_per_second is None, "reading a prompt is no decoding"
+    model.add(Meter(1, (token(),)))
+    assert model.reading().prompt is None
+
+
+def test_another_model_forgets_the_figures(model: MeterModel) -> None:
+    model.add(Meter(1, (token(),)))
+    model.set_plan(plan())
+    assert model.reading().bars == ()

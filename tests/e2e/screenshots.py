@@ -1,0 +1,259 @@
+"""Pictures of the chat page with the fake engine, to compare with the drawings in `ui/`.
+
+    QT_QPA_PLATFORM=offscreen python -m tests.e2e.screenshots OUT_DIR [NAME …]
+
+Writes chat-light, chat-dark, streaming-light, streaming-dark, thinking, reading, died, failed, loading, empty, no-models,
+narrow (1024×600), small (760×480), long, and scale-200 (1280×800 at 200 %) as PNG; NAMEs pick some of them.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+from PySide6.QtCore import QSize
+from PySide6.QtWidgets import QApplication
+
+from app.backends.local import LocalEngine
+from app.core.chats import AnswerStats, ChatStore, MessageState
+from app.core.paths import app_paths
+from app.core.settings import Settings
+from app.main_window import MainWindow
+from app.pages.chat import ChatPage
+from app.pages.services import Services
+from app.widgets.composer import Composer
+from app.widgets.theme import Theme
+
+_FAKE = Path(__file__).parents[1] / "helpers" / "fake_engine.py"
+_DAY = 86_400.0
+QUESTION = "This takes 9 seconds on 40 million rows. What would you change first?"
+ANSWER = """<think>
+The column is wrapped in a function, so the index cannot be used. Suggest a range.
+</think>
+
+The planner cannot use your index because the column is wrapped in a function. Compare a range instead, so the index is \
+read in order and only the rows of that day are touched:
+
+```sql
+SELECT id, total
+FROM   orders
+WHERE  created_at >= '2026-11-28'
+  AND  created_at <  '2026-11-29';
+```
+
+If it is still slow, check with `EXPLAIN (ANALYZE, BUFFERS)` that the heap is not read for every row; a covering index on \
+`(created_at) INCLUDE (id, total)` avoids that.
+"""
+RICH = """## What to look at
+
+1. **Statistics**: run `ANALYZE orders` and compare *estimated* with *actual* rows.
+2. The visibility map:
+   - `VACUUM` makes index-only scans possible
+   - a bloated table hides behind a fast index
+
+| Plan | Rows read | Time |
+|---|---:|---:|
+| Sequential scan | 40 000 000 | 9.1 s |
+| Index range | 12 400 | 14 ms |
+
+> Measure before and after; caches lie.
+
+See [the manual](https://www.postgresql.org/docs/current/using-explain.html). <b>HTML stays text</b>, and so does \
+![a picture](https://example.org/a.png).
+"""
+
+
+class Studio:
+    """One window with its own data folder and a fake engine in `mode`."""
+
+    def __init__(self, app: QApplication, folder: Path, theme: str, *mode: str) -> None:
+        self.app = app
+        paths = app_paths(folder)
+        settings = Settings(paths.settings)
+        self._now = time.time()
+        self.chats = ChatStore(paths.chats, clock=lambda: self._now)
+        self.engine = LocalEngine(sys.executable, [str(_FAKE), *mode])
+        dress = Theme()
+        dress.set_mode(theme)
+        dress.apply(app)
+        self.services = Services(self.chats, settings, self.engine, dress, paths)
+        self.window = MainWindow(self.services)
+        self.window.resize(QSize(1280, 800))
+
+    @property
+    def page(self) -> ChatPage:
+        page = self.window.current_page
+        assert isinstance(page, ChatPage), "the chat page comes first"
+        return page
+
+    def seed(self) -> None:
+        """A history like the one in the drawing."""
+        begun = self._now
+        history = (
+            (9, "Reading notes: The Sea Around Us"), (8, "Unit tests for the parser"), (1, "Letter to the landlord"),
+            (1, "Bash: rename photos by date taken"), (0, "Explain Raft like a kitchen"), (0, "Packing list for a week in Norway"),
+        )  # fmt: skip
+        for number, (days, title) in enumerate(history):
+            self._now = begun - days * _DAY - 60 + number
+            self.chats.add_message(self.chats.create(title).id, "user", title)
+        self._now = begun
+        chat = self.chats.create("Why is my query slow?")
+        self.chats.add_message(chat.id, "user", QUESTION)
+        for content in (ANSWER, RICH):
+            answer = self.chats.add_message(chat.id, "assistant", content)
+            stats = AnswerStats(167, 18.4, 0.9, "end", "gpt-oss-20b")
+            self.chats.update_message(answer.id, state=MessageState.COMPLETE, stats=stats)
+            if content is ANSWER:
+                self.chats.add_message(chat.id, "user", "And what else?")
+
+    def start(self) -> None:
+        self.window.show()
+        self.engine.start()
+        self.run_until(lambda: self.engine.state.value in ("ready", "dead", "idle") and self.engine.state.value != "idle", 3)
+
+    def open_first(self) -> None:
+        self.page._chats.refresh()
+        self.page._open(self.chats.chats()[0])
+
+    def run_until(self, condition: Callable[[], bool], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not condition():
+            self.app.processEvents()
+            time.sleep(0.005)
+
+    def run_for(self, seconds: float) -> None:
+        self.run_until(lambda: False, seconds)
+
+    def send(self, text: str) -> None:
+        composer = self.page.findChild(Composer)
+        assert composer is not None, "the page has a composer"
+        composer.submitted.emit(text)
+
+    def shoot(self, path: Path) -> None:
+        self.run_for(0.3)
+        self.window.grab().save(str(path))
+
+    def close(self) -> None:
+        self.window.close()
+        self.engine.stop()
+        self.chats.close()
+        self.window.deleteLater()
+        self.app.processEvents()
+
+
+def _chat(studio: Studio) -> None:
+    studio.seed()
+    studio.start()
+    studio.send("Warm up the meter, please.")
+    studio.run_until(lambda: not studio.page._chat.is_answering, 6)
+    studio.open_first()
+    first = next(chat for chat in studio.chats.chats() if chat.title.startswith("Why"))
+    studio.page._open(first)
+
+
+def _streaming(studio: Studio) -> None:
+    studio.seed()
+    studio.start()
+    studio.send(QUESTION)
+    studio.run_for(2.4)
+
+
+def _reading(studio: Studio) -> None:
+    studio.start()
+    studio.send("A long prompt. " * 2000)
+    studio.run_for(0.8)
+
+
+def _died(studio: Studio) -> None:
+    _streaming(studio)
+
+
+def _failed(studio: Studio) -> None:
+    studio.start()
+
+
+def _loading(studio: Studio) -> None:
+    studio.seed()
+    studio.window.show()
+    studio.engine.start()
+    studio.run_for(1.4)
+
+
+def _empty(studio: Studio) -> None:
+    studio.start()
+
+
+def _no_models(studio: Studio) -> None:
+    studio.window.show()
+    studio.engine.start()
+    studio.run_for(0.8)
+
+
+def _narrow(studio: Studio) -> None:
+    studio.window.resize(1024, 600)
+    _chat(studio)
+
+
+def _small(studio: Studio) -> None:
+    studio.window.resize(760, 480)
+    _chat(studio)
+
+
+def _long(studio: Studio) -> None:
+    studio.start()
+    chat = studio.chats.create("A long one")
+    studio.chats.add_message(chat.id, "user", "word " * 1500)
+    code = "\n".join(f"def function_{number}(x: int) -> int:\n    return x + {number}  # plus" for number in range(200))
+    studio.chats.add_message(chat.id, "assistant", f"Here it is:\n\n```python\n{code}\n```\n\nThat is all.")
+    studio.open_first()
+
+
+_SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
+    "chat-light": ("light", ("normal", "--rate", "80"), _chat),
+    "chat-dark": ("dark", ("normal", "--rate", "80"), _chat),
+    "streaming-light": ("light", ("normal", "--rate", "40"), _streaming),
+    "streaming-dark": ("dark", ("normal", "--rate", "40"), _streaming),
+    "reading": ("light", ("normal",), _reading),
+    "died": ("dark", ("crash", "--after", "60"), _died),
+    "failed": ("light", ("fail-load",), _failed),
+    "loading": ("light", ("slow",), _loading),
+    "empty": ("dark", ("normal",), _empty),
+    "no-models": ("light", ("no-models",), _no_models),
+    "narrow": ("light", ("normal", "--rate", "80"), _narrow),
+    "small": ("dark", ("normal", "--rate", "80"), _small),
+    "long": ("light", ("normal",), _long),
+}
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments:
+        print(__doc__)
+        return 2
+    out, wanted = Path(arguments[0]), set(arguments[1:])
+    out.mkdir(parents=True, exist_ok=True)
+    app = QApplication.instance() or QApplication([])
+    assert isinstance(app, QApplication), "a window needs a QApplication"
+    suffix = os.environ.get("STOKER_SHOT_SUFFIX", "")
+    for name, (theme, mode, act) in _SCENES.items():
+        if wanted and name not in wanted:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            studio = Studio(app, Path(folder), theme, *mode)
+            act(studio)
+            studio.shoot(out / f"{name}{suffix}.png")
+            studio.close()
+    if not suffix and (not wanted or "scale-200" in wanted):
+        # The scale is fixed when Qt starts, so that picture needs a process of its own.
+        scaled = {**os.environ, "QT_SCALE_FACTOR": "2", "STOKER_SHOT_SUFFIX": "-200"}
+        subprocess.run([sys.executable, "-m", "tests.e2e.screenshots", str(out), "chat-light"], env=scaled, check=True)
+        (out / "chat-light-200.png").replace(out / "scale-200.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""The reader against files that change, end early or fail: right bytes or a named error, and never a lost slot."""
+
+import errno
+import os
+import queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.checkpoint.experts import Run
+from engine.errors import EngineError
+from engine.tiers.arena import BLOCK, RamArena, align_up, aligned_memory
+from engine.tiers.disk import DiskReader
+from tests.helpers.tiny import session_on, write_mixtral
+
+
+@pytest.fixture
+def reader() -> Any:
+    reader = DiskReader()
+    yield reader
+    reader.close()
+
+
+@pytest.mark.parametrize("offset", [0, 1, 511, 4095, 4096, 5000, 99_999])
+@pytest.mark.parametrize("nbytes", [1, 4096, 10_001, 100_000])
+def test_any_range_arrives_whole(reader: DiskReader, tmp_path: Path, offset: int, nbytes: int) -> None:
+    file = tmp_path / "data"
+    data = os.urandom(offset + nbytes + 3)
+    file.write_bytes(data)
+    target = aligned_memory(align_up(nbytes) + BLOCK)
+    reader.read([Run(file, offset, nbytes)], [0], target)
+    assert bytes(target[offset % BLOCK : offset % BLOCK + nbytes]) == data[offset : offset + nbytes]
+
+
+def test_a_file_cut_while_open_is_named_with_its_offset(reader: DiskReader, tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(bytes(100_000))
+    target = aligned_memory(1 << 20)
+    reader.read([Run(file, 50_000, 50_000)], [0], target)
+    os.truncate(file, 60_000)
+    with pytest.raises(EngineError, match=r"weights\.safetensors failed at byte 50000: the file ends 40000 bytes early"):
+        reader.read([Run(file, 50_000, 50_000)], [0], target)
+
+
+def test_a_failed_read_is_tried_once_more(reader: DiskReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(os.urandom(8192))
+    genuine, calls = os.preadv, []
+
+    def flaky(*arguments: Any) -> int:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        return genuine(*arguments)
+
+    monkeypatch.setattr(os, "preadv", flaky)
+    target = aligned_memory(1 << 16)
+    reader.read([Run(file, 0, 8192)], [0], target)
+    assert bytes(target[:8192]) == file.read_bytes()
+
+
+def test_parallel_reads_do_not_mix(reader: DiskReader, tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    data = os.urandom(64 * 5000)
+    file.write_bytes(data)
+    memory = aligned_memory(64 * (8192 + BLOCK))
+    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for index in range(64):
+        reader.submit([Run(file, index * 5000, 5000)], [0], memory[index * 12288 : (index + 1) * 12288], index, done)
+    for _ in range(64):
+        index, error = done.get()
+        assert error is None
+        start = index * 12288 + index * 5000 % BLOCK
+        assert bytes(memory[start : start + 5000]) == data[index * 5000 : (index + 1) * 5000]
+    assert reader.take_busy_seconds() > 0
+    assert reader.take_busy_seconds() == 0
+
+
+def test_refused_direct_io_falls_back_with_a_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = os.open
+
+    def refuse(path: Any, flags: int, *rest: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return genuine(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    (tmp_path / "data").write_bytes(b"abc" * 3000)
+    reader, target = DiskReader(), aligned_memory(1 << 16)
+    reader.read([Run(tmp_path / "data", 5, 8000)], [0], target)
+    reader.close()
+    assert bytes(target[5:8005]) == (b"abc" * 3000)[5:8005]
+    assert "does not allow direct reads" in reader.notice
+
+
+@pytest.mark.parametrize("slots", [2, 8])
+def test_a_disk_that_fails_in_an_answer_leaves_a_usable_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    folder = write_mixtral(tmp_path / "model")
+    prompt = list(range(3, 43))
+    with session_on(folder, slots) as (session, _):
+        expected, _ = session.sync(prompt)
+    with session_on(folder, slots) as (session, _):
+        genuine = os.preadv
+        monkeypatch.setattr(os, "preadv", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(EngineError, match="Input/output error"):
+            session.sync(prompt)
+        assert session.tokens == []
+        monkeypatch.setattr(os, "preadv", genuine)
+        logits, _ = session.sync(prompt)
+        torch.testing.assert_close(logits, expected, atol=0, rtol=0)
+
+
+def test_arena_slots_are_apart_and_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.tiers.arena._CHUNK", 5 * BLOCK)  # several chunks without taking gigabytes
+    arena = RamArena(2 * BLOCK, 7)
+    for slot in range(7):
+        assert arena.tensor(slot).data_ptr() % BLOCK == 0
+        arena.memory(slot)[:] = bytes([slot + 1]) * (2 * BLOCK)
+    assert [set(arena.tensor(slot).tolist()) for slot in range(7)] == [{slot + 1} for slot in range(7)]
+
+
+def test_refused_memory_is_one_sentence() -> None:
+    with pytest.raises(EngineError, match="refused"):
+        aligned_memory(1 << 60)

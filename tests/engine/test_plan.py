@@ -1,0 +1,120 @@
+"""The planner over invented machines: never above its budget, monotone, and each refusal names a wish that then works."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from engine.config import Wishes
+from engine.errors import EngineError
+from engine.hardware.machine import Machine, Rates
+from engine.meter import Link, Origin
+from engine.plan.footprint import Footprint
+from engine.plan.plan import make_plan
+from engine.plan.predict import predict
+from engine.protocol import Plan
+from engine.units import GB
+
+QWEN3_30B = Footprint(
+    name="Qwen3-30B-A3B", architecture="qwen3_moe", weight_format="BF16", model_bytes=61 * GB, dense_bytes=3_100_000_000,
+    dense_read_bytes=2_500_000_000, expert_bytes=9_437_184, slot_bytes=9_445_376, num_moe_layers=48, num_experts=128, top_k=8,
+    num_layers=48, num_kv_heads=4, head_dim=128, hidden_size=2048, expert_size=768, vocab_size=151_936, max_context=40_960,
+)  # fmt: skip
+RATES = Rates(compute_gbps=20.0, layer_seconds=1e-4, ceilings={Link.RAM: 40.0, Link.DISK: 3.0})
+
+
+def _machine(gigabytes: float) -> Machine:
+    return Machine(int(gigabytes * GB), int(gigabytes * GB), 8, False)
+
+
+def _total(plan: Plan) -> int:
+    return plan.dense_bytes + plan.kv_bytes + plan.workspace_bytes + plan.expert_ram_bytes
+
+
+@pytest.mark.parametrize("gigabytes", [10, 12, 16, 24, 32, 64, 128, 512])
+@pytest.mark.parametrize("context", [None, 512, 40_960])
+def test_never_over_what_is_available(gigabytes: int, context: int | None) -> None:
+    try:
+        plan = make_plan(_machine(gigabytes), QWEN3_30B, Wishes(context=context))
+    except EngineError as error:
+        refused = error
+    else:
+        refused = None
+    if refused is not None:
+        assert refused.code == "plan.too_little_memory"
+        assert gigabytes <= 16
+        return
+    assert _total(plan) <= gigabytes * GB
+    assert min(plan.slots_per_layer) >= QWEN3_30B.top_k
+    assert max(plan.slots_per_layer) - min(plan.slots_per_layer) <= 1
+
+
+def test_more_memory_never_means_fewer_experts_or_a_slower_forecast() -> None:
+    plans = [
+        predict(make_plan(_machine(size), QWEN3_30B, Wishes()), RATES, QWEN3_30B.dense_read_bytes) for size in range(14, 90, 4)
+    ]
+    slots = [sum(plan.slots_per_layer) for plan in plans]
+    assert slots == sorted(slots)
+    assert slots[-1] == 48 * 128
+    speeds = [plan.predicted_tokens_per_second for plan in plans]
+    lows, highs = [speed[0] for speed in speeds if speed], [speed[1] for speed in speeds if speed]
+    assert lows == sorted(lows)
+    assert highs == sorted(highs)
+    assert all(low <= high for low, high in zip(lows, highs, strict=True))
+
+
+def test_a_budget_below_the_floor_names_one_that_works() -> None:
+    with pytest.raises(EngineError) as caught:
+        make_plan(_machine(64), QWEN3_30B, Wishes(expert_ram="1GB"))
+    assert caught.value.code == "plan.below_floor"
+    remedy = re.search(r"--expert-ram (\S+)\)", caught.value.hint)
+    assert remedy
+    plan = make_plan(_machine(64), QWEN3_30B, Wishes(expert_ram=remedy[1]))
+    assert set(plan.slots_per_layer) == {8}
+
+
+def test_a_budget_beyond_the_machine_names_one_that_works() -> None:
+    with pytest.raises(EngineError) as caught:
+        make_plan(_machine(32), QWEN3_30B, Wishes(expert_ram="40GB"))
+    remedy = re.search(r"--expert-ram (\S+)", caught.value.hint)
+    assert remedy
+    make_plan(_machine(32), QWEN3_30B, Wishes(expert_ram=f"{int(remedy[1].removesuffix('MB')) - 1}MB"))
+
+
+@pytest.mark.parametrize("budget", ["", "lots", "-3GB", "150%", "3 parrots", "%", "nan%"])
+def test_unreadable_budgets_are_named(budget: str) -> None:
+    if not budget:
+        make_plan(_machine(64), QWEN3_30B, Wishes(expert_ram=budget))  # empty is no wish
+        return
+    with pytest.raises(EngineError, match=re.escape(budget)):
+        make_plan(_machine(64), QWEN3_30B, Wishes(expert_ram=budget))
+
+
+@pytest.mark.parametrize("context", [0, -5, 1_000_000])
+def test_an_impossible_context_is_refused(context: int) -> None:
+    with pytest.raises(EngineError, match=str(context)):
+        make_plan(_machine(64), QWEN3_30B, Wishes(context=context))
+
+
+def test_the_sentence_says_what_decided() -> None:
+    assert "All 6144 experts" in make_plan(_machine(128), QWEN3_30B, Wishes()).sentence
+    assert "is free for them" in make_plan(_machine(32), QWEN3_30B, Wishes()).sentence
+    assert "the expert budget is 25%" in make_plan(_machine(32), QWEN3_30B, Wishes(expert_ram="25%")).sentence
+    assert "this model suggests" in make_plan(_machine(32), QWEN3_30B, Wishes(), "25%").sentence
+
+
+def test_prediction_counts_bytes_like_the_meter() -> None:
+    plan = make_plan(_machine(128), QWEN3_30B, Wishes(expert_ram="25%"))
+    predicted = predict(plan, RATES, QWEN3_30B.dense_read_bytes).predicted
+    assert predicted is not None
+    assert predicted.hits + predicted.misses == 48 * 8
+    assert predicted.misses == 288  # three quarters of 384 under uniform routing
+    assert predicted.links[Link.DISK].bytes == 288 * QWEN3_30B.expert_bytes
+    assert predicted.links[Link.RAM].bytes == QWEN3_30B.dense_read_bytes + 384 * QWEN3_30B.expert_bytes
+    assert {use.origin for use in predicted.links.values()} == {Origin.PREDICTED}
+
+
+def test_a_container_is_named_as_the_limit() -> None:
+    capped = replace(_machine(4), is_capped=True)
+    with pytest.raises(EngineError, match="this container allows"):
+        make_plan(capped, QWEN3_30B, Wishes())
