@@ -57,6 +57,10 @@ def build(
     The model appears under its name only when complete. Raises `EngineError`: demo.source_missing, demo.source_damaged,
     demo.experts, demo.not_ours, disk.full, disk.read_only.
     """
+    if experts < 2 or (recipe == "slices" and experts not in (2, 4, 8, 16, 32)):  # powers of two scale BF16 exactly
+        raise EngineError(
+            "demo.experts", f"There is no demo of {experts} {recipe}.", "Take 2 or more copies, or 2, 4, 8, 16 or 32 slices."
+        )
     target = folder / demo_name(experts, recipe)
     if target.exists():
         if not (target / "stoker.json").is_file():
@@ -171,10 +175,6 @@ def _shards(source: _Source, experts: int, recipe: Recipe) -> Iterator[list[Tens
 
     One expert of 3 x 576 x 1536 BF16 values is 1296 x 4096 bytes; the format allows no padding between tensors.
     """
-    if experts < 2 or (recipe == "slices" and experts not in (2, 4, 8, 16, 32)):  # powers of two scale BF16 exactly
-        raise EngineError(
-            "demo.experts", f"There is no demo of {experts} {recipe}.", "Take 2 or more copies, or 2 to 32 slices."
-        )
     width = source.intermediate if recipe == "copies" else source.intermediate // experts
     shapes = {"w1": (width, source.hidden), "w3": (width, source.hidden), "w2": (source.hidden, width)}
     shard: list[TensorSpec] = []

@@ -146,7 +146,8 @@ def _close_inline(text: str) -> str:
         if run[0] == "`":
             end = re.compile(rf"(?<!`){run}(?!`)").search(text, position)
             if end is None:
-                return text + run if text[position:].strip() else text[: match.start()]
+                rest = text[position:]
+                return text + run if rest.strip() else text if "\n" in rest else text[: match.start()]
             position = end.end()
         elif run in open_runs and not text[match.start() - 1].isspace():
             del open_runs[open_runs.index(run) :]

@@ -8,7 +8,7 @@ from platformdirs import user_data_path
 
 def data_dir() -> Path:
     """The folder of this person's Stoker data. Not a cache: nothing in it may be cleaned away."""
-    return user_data_path("stoker")
+    return user_data_path("stoker", appauthor=False)
 
 
 @dataclass(frozen=True, slots=True)

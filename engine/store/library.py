@@ -16,9 +16,11 @@ def models_folder() -> Path:
 
 
 def find_model(name: str, folder: Path) -> Path:
-    """The folder of a model, given its name in `folder` or any path. Raises `EngineError` with the names there are."""
-    path = Path(name).expanduser()
-    for candidate in (path, folder / name):
+    """The folder of a model, given its name in `folder` or any path; a name wins over a folder here of the same name.
+
+    Raises `EngineError` with the names there are.
+    """
+    for candidate in (folder / name, Path(name).expanduser()):
         if candidate.is_dir():
             return candidate.resolve()
     there = sorted(item.name for item in folder.iterdir() if item.is_dir()) if folder.is_dir() else []
