@@ -1,7 +1,7 @@
 """Writes the Markdown block model into a QTextDocument. Knows colours and fonts, but no widget and no source text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import (
@@ -27,6 +27,7 @@ RULE_PROPERTY = QTextFormat.Property.UserProperty + 2  # the block is a rule, pa
 QUOTE_STEP = 14
 INDENT = 22
 CODE_PADDING = 5  # pixels after inline code and after the character before it
+_GAP, _ITEM_GAP = 8, 4
 _LINE_PERCENT = 125.0
 _HEADING_PX = {1: 18, 2: 16, 3: 14}
 _BULLETS = (QTextListFormat.Style.ListDisc, QTextListFormat.Style.ListCircle, QTextListFormat.Style.ListSquare)
@@ -43,25 +44,39 @@ class _Place:
 
     indent: int = 0
     quote: int = 0
-    gap: int = 8
+    gap: int = _GAP
+
+
+@dataclass(slots=True)
+class Places:
+    """Document positions, ascending."""
+
+    code: list[tuple[int, int]] = field(default_factory=list)  # start and end of inline code
+    marks: list[int] = field(default_factory=list)  # blocks with a rule or the bars of a quote
+
+    def forget_from(self, position: int) -> None:
+        self.code[:] = [item for item in self.code if item[1] <= position]
+        self.marks[:] = [item for item in self.marks if item < position]
 
 
 class BlockWriter:
-    """Appends at `cursor`. `code_ranges` collects (start, end) document positions of inline code."""
+    """Appends at `cursor` and tells in `places` what the widget has to paint itself."""
 
-    def __init__(self, cursor: QTextCursor, palette: Palette, color: str, code_ranges: list[tuple[int, int]]) -> None:
+    def __init__(self, cursor: QTextCursor, palette: Palette, color: str, places: Places) -> None:
         self._cursor = cursor
+        self._places = places
         self._palette = palette
         self._color = color
-        self._code_ranges = code_ranges
         self._mono = mono_font(12)
 
-    def write(self, blocks: Sequence[Block]) -> list[int]:
-        """The document position at which each of `blocks` begins."""
+    def write(self, blocks: Sequence[Block], before: Block | None = None) -> list[int]:
+        """The document position at which each of `blocks` begins; `before` is the block above them."""
         starts = []
         for block in blocks:
             starts.append(self._cursor.position() + (0 if self._at_start() else 1))
-            self._write(block, _Place())
+            goes_on = isinstance(block, ListBlock) and isinstance(before, ListBlock)  # a long list that was cut
+            self._write(block, _Place(gap=_ITEM_GAP if goes_on else _GAP))
+            before = block
         return starts
 
     def _at_start(self) -> bool:
@@ -79,7 +94,7 @@ class BlockWriter:
                 self._list(block, place)
             case Quote(blocks):
                 for index, inner in enumerate(blocks):
-                    self._write(inner, _Place(place.indent, place.quote + 1, place.gap if index == 0 else 8))
+                    self._write(inner, _Place(place.indent, place.quote + 1, place.gap if index == 0 else _GAP))
             case Code(_, text):
                 block_format = self._begin(place)
                 block_format.setBackground(QBrush(QColor(self._palette.raised)))
@@ -90,12 +105,11 @@ class BlockWriter:
                     self._begin(place)
                     self._spans([span for cell in row for span in (*cell, Span("   "))], self._base())
             case Rule():
-                self._begin(_Place(place.indent, place.quote, 8), rule=True)
+                self._begin(_Place(place.indent, place.quote), rule=True)
 
     def _begin(self, place: _Place, *, rule: bool = False) -> QTextBlockFormat:
         """Open a new text block and return the format that it got."""
-        block_format = QTextBlockFormat()
-        block_format.setLineHeight(_LINE_PERCENT, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
+        block_format = line_format()
         block_format.setIndent(place.indent)
         block_format.setLeftMargin(place.quote * QUOTE_STEP)
         block_format.setProperty(QUOTE_PROPERTY, place.quote)
@@ -105,13 +119,15 @@ class BlockWriter:
         else:
             block_format.setTopMargin(place.gap)
             self._cursor.insertBlock(block_format, self._base())
+        if place.quote or rule:
+            self._places.marks.append(self._cursor.position())
         return block_format
 
     def _list(self, block: ListBlock, place: _Place) -> None:
         depth = place.indent + 1
         text_list: QTextList | None = None
         for number, item in enumerate(block.items):
-            gap = place.gap if number == 0 and not place.indent else 4
+            gap = place.gap if number == 0 and not place.indent else _ITEM_GAP
             first, rest = (item[0], item[1:]) if item and isinstance(item[0], Paragraph) else (Paragraph(()), item)
             self._begin(_Place(0, place.quote, gap))
             if text_list is None:
@@ -145,7 +161,7 @@ class BlockWriter:
                 text_format.setFontLetterSpacing(CODE_PADDING)
                 self._cursor.insertText(text[-1], text_format)
             if span.code:
-                self._code_ranges.append((start, self._cursor.position()))
+                self._places.code.append((start, self._cursor.position()))
 
     def _base(self) -> QTextCharFormat:
         text_format = QTextCharFormat()
@@ -210,6 +226,13 @@ class BlockWriter:
         table_format.setCellSpacing(0)
         table_format.setWidth(QTextLength())
         return table_format
+
+
+def line_format() -> QTextBlockFormat:
+    """The distance of lines in running text."""
+    block_format = QTextBlockFormat()
+    block_format.setLineHeight(_LINE_PERCENT, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
+    return block_format
 
 
 def _no_height() -> QTextBlockFormat:

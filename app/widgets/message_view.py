@@ -42,6 +42,7 @@ class MessageView(QAbstractScrollArea):
         self._theme = theme
         self._rows: list[_Row] = []
         self._sticks = True  # the person is at the end and wants to stay there
+        self._anchor = (0, 0)  # the first visible message and how far into it the view begins; heights change around it
         self._is_placing = False
         self._can_regenerate = True
         self._is_focus_ordered = True
@@ -132,10 +133,9 @@ class MessageView(QAbstractScrollArea):
     # Heights
 
     def _column(self) -> tuple[int, int]:
-        """Left edge and width of the messages."""
-        available = self.viewport().width() - 2 * _MARGIN
-        width = max(160, min(available, _MAX_COLUMN))
-        return max(_MARGIN, (self.viewport().width() - width) // 2), width
+        """Left edge and width of the messages; the scroll bar lies in the right margin."""
+        width = max(160, min(self.width() - 2 * _MARGIN, _MAX_COLUMN))
+        return max(_MARGIN, (self.width() - width) // 2), width
 
     def _estimate(self, shown: ShownMessage) -> int:
         text = shown.message.content
@@ -162,21 +162,22 @@ class MessageView(QAbstractScrollArea):
             return
         self._is_placing = True
         bar = self.verticalScrollBar()
-        anchor, offset = self._anchor(bar.value())
+        anchor, offset = self._anchor
         page = self.viewport().height()
         for _ in range(8):  # building tells real heights, which may bring more messages into view
             tops = self._tops()
             bar.setRange(0, max(0, tops[-1] - page))
             bar.setPageStep(page)
-            bar.setValue(bar.maximum() if self._sticks else (tops[anchor] + offset if self._rows else 0))
+            bar.setValue(bar.maximum() if self._sticks else tops[min(anchor, len(self._rows))] + offset)
             if not self._build(tops, bar.value(), bar.value() + page):
                 break
         self._move_widgets(self._tops(), bar.value())
+        self._anchor = self._looked_at(bar.value())
         self._show_to_end(bar.maximum() - bar.value())
         self._is_placing = False
         self._ahead.start()
 
-    def _anchor(self, value: int) -> tuple[int, int]:
+    def _looked_at(self, value: int) -> tuple[int, int]:
         """The first message that is at least partly visible, and how far into it the view begins."""
         tops = self._tops()
         for number, _ in enumerate(self._rows):
@@ -286,6 +287,7 @@ class MessageView(QAbstractScrollArea):
         if not self._is_placing:
             bar = self.verticalScrollBar()
             self._sticks = bar.value() >= bar.maximum() - _AT_END
+            self._anchor = self._looked_at(bar.value())
             self._place()
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:

@@ -18,6 +18,7 @@ from app.widgets.thought_block import ThoughtBlock
 
 _BUBBLE_SHARE = 0.86
 _BUBBLE_PADDING = (14, 10)
+_LINE_BIAS = 2  # pixels by which the line spacing raises a text above the middle
 _LONG_TEXT = 4000  # characters of a pasted text that open unfolded
 _FOOTER = 24
 
@@ -65,7 +66,7 @@ class UserMessage(QWidget):
         text_height = self._text.height_for(text_width)
         left = width - text_width - 2 * across
         height = text_height + 2 * down
-        self._text.setGeometry(left + across, down, text_width, text_height)
+        self._text.setGeometry(left + across, down + _LINE_BIAS, text_width, text_height)
         if self._is_folded:
             self._unfold.setGeometry(left + across - 8, height - 6, self._unfold.sizeHint().width(), 28)
             height += 26

@@ -3,10 +3,11 @@
 A link opens in the browser when it is clicked, and only then.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from PySide6.QtCore import QMimeData, QRect, QRectF, Qt, QUrl
+from PySide6.QtCore import QMimeData, QPointF, QRect, QRectF, Qt, QUrl
 from PySide6.QtGui import (
     QColor,
     QDesktopServices,
@@ -21,7 +22,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QTextBrowser, QWidget
 
 from app.core.markdown import Block, Table, is_safe_link
-from app.widgets.block_writer import INDENT, QUOTE_PROPERTY, QUOTE_STEP, RULE_PROPERTY, BlockWriter
+from app.widgets.block_writer import INDENT, QUOTE_PROPERTY, QUOTE_STEP, RULE_PROPERTY, BlockWriter, Places, line_format
 from app.widgets.palette import Palette
 from app.widgets.theme import mono_font, ui_font
 
@@ -38,8 +39,10 @@ class RichText(QTextBrowser):
         self._palette = palette
         self._color = color
         self._starts: list[int] = []  # document position of each block
-        self._code_ranges: list[tuple[int, int]] = []
+        self._places = Places()
+        self._height = (0, 0, 0)  # width, revision of the document, height: measuring lays everything out again
         self._has_caret = False
+        self._has_table = False
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setOpenLinks(False)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -59,11 +62,19 @@ class RichText(QTextBrowser):
 
     def set_plain(self, text: str) -> None:
         self.setPlainText(text)
+        cursor = QTextCursor(self.document())
+        cursor.select(QTextCursor.SelectionType.Document)
+        cursor.setBlockFormat(line_format())
 
     def set_table(self, table: Table) -> None:
-        self.document().clear()
-        self._code_ranges.clear()
-        self._writer(QTextCursor(self.document())).write_table(table)
+        self._has_table = True
+        self._places.forget_from(0)
+        cursor = QTextCursor(self.document())
+        cursor.beginEditBlock()  # one layout at the end instead of one per cell
+        cursor.select(QTextCursor.SelectionType.Document)
+        cursor.removeSelectedText()
+        self._writer(cursor).write_table(table)
+        cursor.endEditBlock()
 
     def set_blocks(self, blocks: Sequence[Block], first_changed: int = 0) -> None:
         """Show `blocks`; those before `first_changed` are as they were and stay laid out."""
@@ -81,8 +92,9 @@ class RichText(QTextBrowser):
             cursor.movePosition(QTextCursor.MoveOperation.End, QTextCursor.MoveMode.KeepAnchor)
             cursor.removeSelectedText()
         del self._starts[first_changed:]
-        self._code_ranges[:] = [item for item in self._code_ranges if item[1] <= cursor.position()]
-        self._starts += self._writer(cursor).write(blocks[first_changed:])
+        self._places.forget_from(cursor.position())
+        before = blocks[first_changed - 1] if first_changed else None
+        self._starts += self._writer(cursor).write(blocks[first_changed:], before)
         cursor.endEditBlock()
 
     def _unlist(self, cursor: QTextCursor) -> None:
@@ -91,7 +103,7 @@ class RichText(QTextBrowser):
             text_list.remove(cursor.block())
 
     def _writer(self, cursor: QTextCursor) -> BlockWriter:
-        return BlockWriter(cursor, self._palette, self._color, self._code_ranges)
+        return BlockWriter(cursor, self._palette, self._color, self._places)
 
     def _end(self) -> int:
         return max(0, self.document().characterCount() - 1)
@@ -105,9 +117,13 @@ class RichText(QTextBrowser):
     # Size
 
     def height_for(self, width: int) -> int:
-        self.resize(width, self.height())  # first: a text edit lays a new document out at its own width, once
-        self.document().setTextWidth(width)
-        return round(self.document().size().height() + 0.49)
+        revision = self.document().revision()
+        if self._height[:2] != (width, revision):
+            self.resize(width, self.height())  # first: a text edit lays a new document out at its own width, once
+            if self.document().textWidth() != width:
+                self.document().setTextWidth(width)
+            self._height = (width, revision, round(self.document().size().height() + 0.49))
+        return self._height[2]
 
     def ideal_width(self, limit: int) -> int:
         self.resize(limit, self.height())
@@ -132,30 +148,39 @@ class RichText(QTextBrowser):
     def _paint_code(self, painter: QPainter, exposed: QRect) -> None:
         metrics = QFontMetricsF(mono_font(12))
         painter.setBrush(QColor(self._palette.raised))
-        for start, end in self._code_ranges:
+        first, last = self._exposed_positions(exposed)
+        code = self._places.code
+        for start, end in code[bisect_left(code, (first, 0)) : bisect_left(code, (last + 1, 0))]:
             block = self.document().findBlock(start)
-            bounds = self._bounds(block)
-            if bounds.top() > exposed.bottom():
-                break
-            if bounds.bottom() < exposed.top():
-                continue
-            for rect in _text_rects(block, bounds, start, end, metrics):
-                is_first = rect.left() <= block.layout().position().x()  # at a margin or list marker, with no room before it
+            origin = self._bounds(block).topLeft()
+            for rect in _text_rects(block, start, end, metrics):
+                is_first = rect.left() <= 0  # at a margin or list marker, with no room before it
+                rect.translate(origin)
                 painter.drawRoundedRect(rect.adjusted(-1 if is_first else -4, -2, -1, 2), 4, 4)
 
     def _paint_block_marks(self, painter: QPainter, exposed: QRect) -> None:
         painter.setBrush(QColor(self._palette.line))
-        block = self.document().begin()
-        while block.isValid():
+        first, last = self._exposed_positions(exposed)
+        marks = self._places.marks
+        for position in marks[bisect_left(marks, first) : bisect_left(marks, last + 1)]:
+            block = self.document().findBlock(position)
             bounds = self._bounds(block)
-            if bounds.top() > exposed.bottom():
-                break
             for level in range(_int_property(block, QUOTE_PROPERTY)):
                 top = bounds.top() - (block.blockFormat().topMargin() if self._quoted_before(block) else 0)
                 painter.drawRect(QRectF(level * QUOTE_STEP, top, 2, bounds.bottom() - top))
             if _int_property(block, RULE_PROPERTY):
                 painter.drawRect(QRectF(bounds.left(), bounds.center().y() + 4, self.viewport().width(), 1))
-            block = block.next()
+
+    def _exposed_positions(self, exposed: QRect) -> tuple[int, int]:
+        """From the start of the first exposed block to the end of the last one."""
+        if self._has_table:
+            return 0, self._end()
+        layout = self.document().documentLayout()
+        first, last = (
+            self.document().findBlock(max(0, layout.hitTest(QPointF(0, y), Qt.HitTestAccuracy.FuzzyHit)))
+            for y in (exposed.top(), exposed.bottom() + 1)
+        )
+        return first.position(), last.position() + last.length()
 
     def _quoted_before(self, block: QTextBlock) -> bool:
         return block.previous().isValid() and _int_property(block.previous(), QUOTE_PROPERTY) > 0
@@ -163,18 +188,17 @@ class RichText(QTextBrowser):
     def _paint_caret(self, painter: QPainter) -> None:
         block = self.document().lastBlock()
         layout = block.layout()
-        if layout is None or layout.lineCount() == 0 or self.document().rootFrame().childFrames():
+        if layout.lineCount() == 0 or self._has_table:
             return
         line = layout.lineAt(layout.lineCount() - 1)
-        x = _cursor_x(line, block.length() - 1)
-        metrics = QFontMetricsF(self.document().defaultFont())
-        bounds = self._bounds(block)
-        baseline = _line_offset(block, bounds) + line.y() + line.ascent()
-        painter.fillRect(
-            QRectF(bounds.left() + x + 1, baseline - metrics.capHeight() - 2, 6, metrics.capHeight() + 4), self._color
-        )
+        origin = self._bounds(block).topLeft()
+        cap = QFontMetricsF(self.document().defaultFont()).capHeight()
+        baseline = origin.y() + line.y() + line.ascent()
+        x = origin.x() + _cursor_x(line, block.length() - 1)
+        painter.fillRect(QRectF(x + 1, baseline - cap - 2, 6, cap + 4), QColor(self._color))
 
     def _bounds(self, block: QTextBlock) -> QRectF:
+        """Its top left is where the block's own coordinates begin, also within a table."""
         return self.document().documentLayout().blockBoundingRect(block)
 
     # Behaviour
@@ -201,23 +225,17 @@ def _int_property(block: QTextBlock, name: int) -> int:
     return int(block.blockFormat().property(name) or 0)
 
 
-def _line_offset(block: QTextBlock, bounds: QRectF) -> float:
-    """From a line's own y to the document's: the layout's lines begin below the top margin."""
-    layout = block.layout()
-    return layout.position().y() if layout is not None else bounds.top()
-
-
 def _cursor_x(line: Any, position: int) -> float:
     x = line.cursorToX(position)
     return float(x[0] if isinstance(x, tuple) else x)
 
 
-def _text_rects(block: QTextBlock, bounds: QRectF, start: int, end: int, metrics: QFontMetricsF) -> list[QRectF]:
-    """Where the characters from `start` to `end` stand, one rectangle per line."""
+def _text_rects(block: QTextBlock, start: int, end: int, metrics: QFontMetricsF) -> list[QRectF]:
+    """Where the characters from `start` to `end` stand in the block's coordinates, one rectangle per line."""
     rects = []
     layout = block.layout()
     position, last = start - block.position(), end - block.position()
-    while layout is not None and position < last:
+    while position < last:
         line = layout.lineForTextPosition(position)
         if not line.isValid():
             break
@@ -225,7 +243,6 @@ def _text_rects(block: QTextBlock, bounds: QRectF, start: int, end: int, metrics
         if line_end <= position:
             break
         left, right = _cursor_x(line, position), _cursor_x(line, line_end)
-        top = layout.position().y() + line.y() + line.ascent() - metrics.ascent()
-        rects.append(QRectF(layout.position().x() + left, top, right - left, metrics.height()))
+        rects.append(QRectF(left, line.y() + line.ascent() - metrics.ascent(), right - left, metrics.height()))
         position = line_end
     return rects

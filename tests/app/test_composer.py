@@ -85,5 +85,3 @@ def test_grows_to_eight_lines(composer: Composer) -> None:
     middle = composer.field.height()
     composer.set_text("\n".join("x" * 40))
     assert low < middle < composer.field.height() <= 8 * 20
-
-

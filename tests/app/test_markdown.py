@@ -109,6 +109,23 @@ def test_any_portions_give_the_same_blocks(seed: int) -> None:
     assert tuple(document.blocks) == parse(EVERYTHING)
 
 
+def test_noise_in_portions_gives_the_same_blocks() -> None:
+    parts = (
+        "a", "b ", " ", "\n", "\n\n", "- ", "1. ", "**", "*", "`", "```", "\n```py\n", "\n```\n", "~~~", "~~", "| a | b |\n",
+        "|--|--|\n", "|", "> ", "# ", "---", "===", "[x](", "http://e.org", ")", "![", "_", "    ", "<b>", "\\", "\t", "2", ".",
+    )  # fmt: skip
+    for seed in range(400):
+        dice = random.Random(seed)
+        text = "".join(dice.choice(parts) for _ in range(dice.randint(3, 40)))
+        document, position = StreamingDocument(), 0
+        while position < len(text):
+            size = dice.randint(1, 5)
+            document.append(text[position : position + size])
+            position += size
+        document.finish()
+        assert tuple(document.blocks) == parse(text), repr(text)
+
+
 def test_final_blocks_never_change_and_changes_are_told() -> None:
     document = StreamingDocument()
     whole = parse(EVERYTHING)

@@ -2,7 +2,7 @@
 
     QT_QPA_PLATFORM=offscreen python -m tests.e2e.screenshots OUT_DIR [NAME …]
 
-Writes chat-light, chat-dark, streaming-light, streaming-dark, thinking, reading, died, failed, loading, empty, no-models,
+Writes chat-light, chat-dark, thought, streaming-light, streaming-dark, reading, died, failed, loading, empty, no-models,
 narrow (1024×600), small (760×480), long, and scale-200 (1280×800 at 200 %) as PNG; NAMEs pick some of them.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 from PySide6.QtCore import QSize
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QPushButton
 
 from app.backends.local import LocalEngine
 from app.core.chats import AnswerStats, ChatStore, MessageState
@@ -27,6 +27,7 @@ from app.main_window import MainWindow
 from app.pages.chat import ChatPage
 from app.pages.services import Services
 from app.widgets.composer import Composer
+from app.widgets.message_view import MessageView
 from app.widgets.theme import Theme
 
 _FAKE = Path(__file__).parents[1] / "helpers" / "fake_engine.py"
@@ -156,6 +157,16 @@ def _chat(studio: Studio) -> None:
     studio.page._open(first)
 
 
+def _thought(studio: Studio) -> None:
+    """The top of the conversation, the first thought open."""
+    _chat(studio)
+    view = studio.page.findChild(MessageView)
+    assert view is not None, "the page has a view"
+    view.verticalScrollBar().setValue(0)
+    studio.run_for(0.2)
+    next(button for button in view.findChildren(QPushButton) if "Thought" in button.text() and button.isVisible()).click()
+
+
 def _streaming(studio: Studio) -> None:
     studio.seed()
     studio.start()
@@ -181,7 +192,7 @@ def _loading(studio: Studio) -> None:
     studio.seed()
     studio.window.show()
     studio.engine.start()
-    studio.run_for(1.4)
+    studio.run_until(lambda: studio.page._choice.progress is not None and studio.page._choice.progress.done > 4e9, 5)
 
 
 def _empty(studio: Studio) -> None:
@@ -216,6 +227,7 @@ def _long(studio: Studio) -> None:
 _SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
     "chat-light": ("light", ("normal", "--rate", "80"), _chat),
     "chat-dark": ("dark", ("normal", "--rate", "80"), _chat),
+    "thought": ("light", ("normal", "--rate", "80"), _thought),
     "streaming-light": ("light", ("normal", "--rate", "40"), _streaming),
     "streaming-dark": ("dark", ("normal", "--rate", "40"), _streaming),
     "reading": ("light", ("normal",), _reading),

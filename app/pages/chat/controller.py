@@ -18,6 +18,7 @@ from app.item_models.meter import MeterModel
 from engine.protocol import ChatMessage, Failed, Finished, Meter, Sampling, Started, StopReason, Text
 
 _STORE_MS = 250
+_STOP_MS = 8000  # one token of a model that streams from a slow disk may take seconds
 _TITLE_LENGTH = 60
 _INTERRUPTIONS = ("engine.died", "engine.stopped", "engine.restarted")
 _SENT_STATES = (MessageState.COMPLETE, MessageState.INTERRUPTED, MessageState.STOPPED)
@@ -50,6 +51,7 @@ class ChatController(QObject):
     chats_changed = Signal()  # titles, order or number
     answering_changed = Signal()
     context_changed = Signal()
+    not_stopping = Signal()  # asked to stop, the engine goes on or hangs
 
     def __init__(
         self,
@@ -71,6 +73,8 @@ class ChatController(QObject):
         self.chat: Chat | None = None
         self._store_timer = QTimer(self, interval=_STORE_MS)
         self._store_timer.timeout.connect(self._store)
+        self._patience = QTimer(self, interval=_STOP_MS, singleShot=True)
+        self._patience.timeout.connect(self.not_stopping)
         engine.started.connect(self._started)
         engine.text.connect(self._received)
         engine.meter.connect(self._metered)
@@ -143,6 +147,7 @@ class ChatController(QObject):
     def stop(self) -> None:
         if self._answer is not None:
             self._engine.cancel(self._answer.request_id)
+            self._patience.start()
 
     # The answer
 
@@ -219,12 +224,15 @@ class ChatController(QObject):
 
     def _end_answer(self, answer: _Answer, state: MessageState, stats: AnswerStats) -> None:
         self._store_timer.stop()
-        self._chats.update_message(answer.message_id, content="".join(answer.content), state=state, stats=stats)
-        if self.is_answering_here:
-            self._messages.finish(state, stats)
-        self._answer = None
-        self._meter.finish()
-        self.answering_changed.emit()
+        self._patience.stop()
+        try:
+            self._chats.update_message(answer.message_id, content="".join(answer.content), state=state, stats=stats)
+        finally:  # a full disk must not leave the window waiting for an answer that has ended
+            if self.is_answering_here:
+                self._messages.finish(state, stats)
+            self._answer = None
+            self._meter.finish()
+            self.answering_changed.emit()
 
     def _store(self) -> None:
         if self._answer is not None and self._answer.content:

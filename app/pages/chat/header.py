@@ -24,6 +24,7 @@ class ChatHeader(QFrame):
         super().__init__(parent)
         self._theme = theme
         self._title_text = ""
+        self._shown_models: tuple[tuple[ModelEntry, ...], str, str] | None = None
         self.setFixedHeight(_HEIGHT)
         self._fold = QToolButton(self)
         self._fold.setProperty("kind", "ghost")
@@ -68,6 +69,10 @@ class ChatHeader(QFrame):
         self._chip.setAccessibleName(f"Model: {name or 'none'}")
 
     def set_models(self, models: Sequence[ModelEntry], current: str, folder: str) -> None:
+        shown = (tuple(models), current, folder)
+        if shown == self._shown_models:
+            return  # the list is asked for each time the menu opens, and must not be rebuilt under the pointer
+        self._shown_models = shown
         self._menu.clear()
         for model in models:
             size = format_bytes(model.bytes)

@@ -22,13 +22,13 @@ class ModelChoice(QObject):
         self._engine = engine
         self._settings = settings
         self._load_id = 0
-        self._has_warned = False
+        self._has_chosen = False  # the first load is the window's choice, every later one the person's
         self.models: tuple[ModelEntry, ...] | None = None  # None until the engine has told
         self.folder = ""
         self.loading = ""  # name
         self.progress: Progress | None = None
         self.plan: Plan | None = None  # of the loaded model
-        self._lost = ""  # the model that was loaded when the engine died
+        self.name = ""  # of the model that is loaded, on its way or lost with the engine
         engine.hello.connect(self._greeted)
         engine.models.connect(self._listed)
         engine.progress.connect(self._progressed)
@@ -40,11 +40,6 @@ class ModelChoice(QObject):
             self.look_again()
 
     @property
-    def name(self) -> str:
-        """Of the model that is loaded, on its way or lost with the engine, "" if none."""
-        return self.loading or (self.plan.model_name if self.plan else self._lost)
-
-    @property
     def loadable(self) -> tuple[ModelEntry, ...]:
         return tuple(model for model in self.models or () if not model.problem)
 
@@ -52,11 +47,19 @@ class ModelChoice(QObject):
         self._engine.list_models()
 
     def load(self, name: str) -> None:
+        self._has_chosen = True
         self._settings.loading_model = name
-        self.loading, self.progress, self.plan, self._lost = name, None, None, ""
+        self.name, self.loading, self.progress, self.plan = name, name, None, None
         wishes = Wishes(expert_ram=self._settings.expert_ram or None, context=self._settings.context or None)
         self._load_id = self._engine.load(name, wishes)
         self.changed.emit()
+
+    def restart(self) -> None:
+        """Another engine with the same model."""
+        if self.name:
+            self.load(self.name)
+        else:
+            self._engine.restart()
 
     # What the engine says
 
@@ -65,20 +68,19 @@ class ModelChoice(QObject):
 
     def _listed(self, models: Models) -> None:
         self.models, self.folder = models.models, models.folder
-        if not self.name:
-            self._load_first()
+        if not self._has_chosen and self.loadable:
+            self._choose()
         self.changed.emit()
 
-    def _load_first(self) -> None:
+    def _choose(self) -> None:
+        self._has_chosen = True
         names = [model.name for model in self.loadable]
         suspect = self._settings.loading_model
-        if suspect and not self._has_warned:
-            self._has_warned = True
+        if suspect:
             actions = (("Load anyway", lambda: self.load(suspect)),) if suspect in names else ()
-            self.problem.emit(
-                Problem(f"The last session ended while loading {suspect}, so it was not loaded again.", "", actions)
-            )
-        elif names and not suspect:
+            sentence = f"The last session ended while loading {suspect}, so it was not loaded again."
+            self.problem.emit(Problem(sentence, "", actions))
+        else:
             self.load(self._settings.model if self._settings.model in names else names[0])
 
     def _progressed(self, progress: Progress) -> None:
@@ -89,35 +91,26 @@ class ModelChoice(QObject):
     def _loaded(self, loaded: Loaded) -> None:
         if loaded.request_id != self._load_id:
             return
-        name = self.loading
         self.loading, self.progress, self.plan = "", None, loaded.plan
         self._settings.loading_model = ""
-        self._settings.model = name
+        self._settings.model = self.name
         self.changed.emit()
 
     def _failed(self, failed: Failed) -> None:
         if failed.request_id != self._load_id:
             return
-        name, self.loading, self.progress = self.loading, "", None
-        if failed.code == "engine.died":
-            self._lost = name  # and `loading_model` stays set: what killed the engine is not loaded again by itself
-        else:
+        self.loading, self.progress = "", None
+        if failed.code != "engine.died":  # what killed the engine stays marked and is not loaded again by itself
             self._settings.loading_model = ""
+            name, self.name = self.name, ""
             if failed.code not in _OWN_DOING:
-                self.problem.emit(
-                    Problem(
-                        f"{name} was not loaded. {failed.text} {failed.hint}".strip(),
-                        "",
-                        (("Try again", lambda: self.load(name)),),
-                    )
-                )
+                sentence = f"{name} was not loaded. {failed.text} {failed.hint}".strip()
+                self.problem.emit(Problem(sentence, "", (("Try again", lambda: self.load(name)),)))
         self.changed.emit()
 
     def _died(self, cause: str, detail: str) -> None:
-        name = self._lost = self.name
         self.plan = None
-        restart = (lambda: self.load(name)) if name else self._engine.restart
-        self.problem.emit(Problem(cause, detail, (("Restart", restart),)))
+        self.problem.emit(Problem(cause, detail, (("Restart", self.restart),)))
         self.changed.emit()
 
     def _state_changed(self, state: EngineState) -> None:

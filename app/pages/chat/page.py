@@ -1,6 +1,6 @@
 """The chat page: builds its parts and joins them. What is said and stored is the controllers' business."""
 
-from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QStackedLayout, QVBoxLayout, QWidget
 
@@ -55,6 +55,8 @@ class ChatPage(QWidget):
         self._show_chat(None)
         self._show_state()
         self._show_meter()
+        self._list.hide()  # until the first resize: a page of every part would not let a small window be small
+        self._side.hide()
         self.setFocusProxy(self._composer.field)
 
     def activate(self) -> None:
@@ -120,6 +122,9 @@ class ChatPage(QWidget):
         self._services.engine.loaded.connect(lambda loaded: self._meter.set_plan(loaded.plan))
         self._messages.rowsInserted.connect(self._show_middle)
         self._messages.modelReset.connect(self._show_middle)
+        self._chat.not_stopping.connect(self._offer_restart)
+        self._services.theme.changed.connect(self._show_state)
+        self._services.theme.changed.connect(self._draw_edge)
 
     def _add_shortcuts(self) -> None:
         keys = {
@@ -222,6 +227,12 @@ class ChatPage(QWidget):
         self._panel.set_reading(reading)
         self._strip.set_reading(reading)
 
+    def _offer_restart(self) -> None:
+        problem = Problem(
+            "The engine does not stop. A restart ends the answer where it is.", "", (("Restart", self._choice.restart),)
+        )
+        self._show_problem(problem)
+
     def _show_problem(self, problem: Problem) -> None:
         self._banner.show_problem(problem.sentence, problem.detail, problem.actions)
 
@@ -254,11 +265,6 @@ class ChatPage(QWidget):
         palette = self._services.theme.palette
         edge = f"1px solid {palette.line}" if not self._side.isHidden() else "none"
         self._middle.setStyleSheet(f"QFrame#middle {{ border: none; border-right: {edge}; }}")
-
-    def changeEvent(self, event: QEvent) -> None:
-        super().changeEvent(event)
-        if event.type() == QEvent.Type.PaletteChange:
-            self._draw_edge()
 
 
 class _Middle(QFrame):

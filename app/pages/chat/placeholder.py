@@ -20,7 +20,10 @@ class Placeholder(QWidget):
         self._note = _label("muted", self)
         self._button = QPushButton(self)
         self._button.clicked.connect(self.acted)
-        column = QVBoxLayout()
+        middle = QWidget(self)
+        middle.setMaximumWidth(_COLUMN)
+        column = QVBoxLayout(middle)
+        column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(10)
         column.addStretch(2)
         for label in (self._title, self._text, self._command, self._note):
@@ -30,7 +33,7 @@ class Placeholder(QWidget):
         row = QHBoxLayout(self)
         row.setContentsMargins(20, 20, 20, 20)
         row.addStretch(1)
-        row.addLayout(column, 100)
+        row.addWidget(middle, 100)
         row.addStretch(1)
 
     def show_text(self, title: str, text: str = "", *, command: str = "", note: str = "", button: str = "") -> None:
@@ -48,8 +51,6 @@ def _label(kind: str, parent: QWidget) -> QLabel:
     label.setTextFormat(Qt.TextFormat.PlainText)
     label.setAlignment(Qt.AlignmentFlag.AlignCenter)
     label.setWordWrap(True)
-    label.setMinimumWidth(120)
-    label.setMaximumWidth(_COLUMN)
     if kind:
         label.setProperty("kind", kind)
     return label

@@ -1,0 +1,321 @@
+"""The chat page with a fake engine: what is stored when, what is said when something breaks, what fits where."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton
+from pytestqt.qtbot import QtBot
+
+from app.backends.local import EngineState, LocalEngine
+from app.core.chats import MessageState, StoredMessage
+from app.pages.chat import ChatPage
+from app.pages.chat.controller import title_of
+from app.pages.services import Services
+from app.widgets.composer import Composer
+from app.widgets.error_banner import ErrorBanner
+from app.widgets.meter_panel import MeterPanel
+from app.widgets.meter_strip import MeterStrip
+from tests.app.conftest import MakeEngine
+
+MakePage = Callable[..., ChatPage]
+
+
+@pytest.fixture
+def make_page(services: Services, make_engine: MakeEngine, qtbot: QtBot) -> Iterator[MakePage]:
+    """`make_page("crash", "--after", "5")`: the page over a started fake engine."""
+
+    engines: list[LocalEngine] = []
+
+    def make(*mode: str, width: int = 1224) -> ChatPage:
+        engine = make_engine(*mode) if mode else services.engine
+        page = ChatPage(replace(services, engine=engine))
+        qtbot.addWidget(page)
+        page.resize(width, 744)
+        page.show()
+        engine.start()
+        engines.append(engine)
+        return page
+
+    yield make
+    for engine in engines:  # before the store is closed: open answers are stored as interrupted
+        engine.stop()
+
+
+def ready(page: ChatPage, qtbot: QtBot) -> ChatPage:
+    qtbot.waitUntil(lambda: page._services.engine.state is EngineState.READY, timeout=10_000)
+    return page
+
+
+def say(page: ChatPage, text: str = "Why is my query slow?\nMore.") -> None:
+    composer = page.findChild(Composer)
+    assert composer is not None
+    composer.submitted.emit(text)
+
+
+def stored(page: ChatPage) -> list[StoredMessage]:
+    store = page._services.chats
+    return store.messages(store.chats()[0].id)
+
+
+def wait_for_answer(page: ChatPage, qtbot: QtBot) -> StoredMessage:
+    qtbot.waitUntil(lambda: not page._chat.is_answering, timeout=15_000)
+    return stored(page)[-1]
+
+
+def banner(page: ChatPage) -> ErrorBanner:
+    found = page.findChild(ErrorBanner)
+    assert found is not None
+    return found
+
+
+def press(page: ChatPage, text: str, qtbot: QtBot) -> None:
+    button = next(button for button in page.findChildren(QPushButton) if button.text() == text and button.isVisible())
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+
+
+def test_a_question_is_stored_before_the_engine_hears_of_it(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("hang"), qtbot)
+    heard: list[list[str]] = []
+    generate = page._services.engine.generate
+
+    def spy(*args: object) -> int:
+        heard.append([message.content for message in stored(page)])
+        return generate(*args)  # type: ignore[arg-type]
+
+    page._services.engine.generate = spy  # type: ignore[method-assign,assignment]
+    say(page)
+    assert heard == [["Why is my query slow?\nMore.", ""]]
+
+
+def test_an_answer_is_written_stored_and_counted(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page(), qtbot)
+    say(page)
+    assert stored(page)[-1].state is MessageState.STREAMING
+    answer = wait_for_answer(page, qtbot)
+    assert answer.state is MessageState.COMPLETE
+    assert answer.content.startswith("The planner cannot use your index")
+    assert answer.stats is not None
+    assert answer.stats.new_tokens > 50
+    assert answer.stats.model == "gpt-oss-20b"
+    assert page._services.chats.chats()[0].title == "Why is my query slow?"
+    assert page._messages.messages[-1].content == answer.content
+    assert page._meter.reading().tokens_per_second is not None
+
+
+def test_text_reaches_the_disk_while_it_is_written(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("normal", "--rate", "40"), qtbot)
+    say(page)
+    qtbot.waitUntil(lambda: len(stored(page)[-1].content) > 20, timeout=5000)
+    assert stored(page)[-1].state is MessageState.STREAMING
+
+
+def test_stop_keeps_what_was_written(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("normal", "--rate", "60"), qtbot)
+    say(page)
+    qtbot.waitUntil(lambda: page._messages.rowCount() == 2 and len(page._messages.last_content) > 20, timeout=5000)
+    qtbot.keyClick(page, Qt.Key.Key_Escape)
+    answer = wait_for_answer(page, qtbot)
+    assert answer.state is MessageState.STOPPED
+    assert len(answer.content) > 20
+
+
+def test_a_dying_engine_leaves_the_chat_and_a_way_on(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("crash", "--after", "20"), qtbot)
+    say(page)
+    answer = wait_for_answer(page, qtbot)
+    assert answer.state is MessageState.INTERRUPTED
+    assert answer.content
+    qtbot.waitUntil(lambda: banner(page).isVisible())
+    assert page._messages.rowCount() == 2
+    assert page._choice.name == "gpt-oss-20b"
+    press(page, "Restart", qtbot)
+    ready(page, qtbot)
+    assert not banner(page).isVisible()
+
+
+def test_what_was_interrupted_is_sent_along(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page(), qtbot)
+    store = page._services.chats
+    chat = store.create("Old")
+    for role, content, state in (
+        ("user", "one", MessageState.COMPLETE), ("assistant", "half", MessageState.INTERRUPTED),
+        ("user", "two", MessageState.COMPLETE), ("assistant", "never", MessageState.FAILED),
+        ("assistant", "", MessageState.STOPPED),
+    ):  # fmt: skip
+        store.add_message(chat.id, role, content, state)
+    page._chat.open(chat)
+    sent: list[tuple[str, ...]] = []
+    page._services.engine.generate = lambda messages, sampling: sent.append(tuple(m.content for m in messages)) or 99  # type: ignore
+    say(page, "three")
+    assert sent == [("one", "half", "two", "three")]
+
+
+def test_a_failed_request_says_why(make_page: MakePage, qtbot: QtBot) -> None:
+    page = make_page("fail-load")
+    qtbot.waitUntil(lambda: banner(page).isVisible(), timeout=10_000)
+    assert "needs 14.2 GB of memory and 9.1 GB is free. Close other programs." in banner(page).sentence
+    assert page._services.settings.loading_model == ""
+    say(page)
+    answer = wait_for_answer(page, qtbot)
+    assert answer.state is MessageState.FAILED
+    assert answer.stats is not None
+    assert answer.stats.stop_reason == "No model is loaded."
+
+
+def test_regenerate_takes_the_place_of_the_answer(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page(), qtbot)
+    say(page)
+    first = wait_for_answer(page, qtbot)
+    page._view.regenerate_requested.emit(first.id)
+    assert [message.role for message in stored(page)] == ["user", "assistant"]
+    second = wait_for_answer(page, qtbot)
+    assert second.id != first.id
+    assert second.state is MessageState.COMPLETE
+    assert page._messages.rowCount() == 2
+
+
+def test_another_chat_can_be_opened_while_one_is_answered(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("normal", "--rate", "60"), qtbot)
+    say(page)
+    answered = page._chat.chat
+    assert answered is not None
+    qtbot.waitUntil(lambda: len(page._messages.last_content) > 20, timeout=5000)
+    page._new_chat()
+    assert page._messages.rowCount() == 0
+    composer = page.findChild(Composer)
+    assert composer is not None
+    assert "Another chat" in composer._reason
+    page._open(answered)
+    assert len(page._messages.messages[-1].content) > 20
+    answer = wait_for_answer(page, qtbot)
+    assert answer.state is MessageState.COMPLETE
+    assert page._messages.messages[-1].content == answer.content
+
+
+def test_a_model_that_ended_the_last_session_is_not_loaded_by_itself(
+    make_page: MakePage, services: Services, qtbot: QtBot
+) -> None:
+    services.settings.loading_model = "qwen3-30b-a3b"
+    page = make_page()
+    qtbot.waitUntil(lambda: banner(page).isVisible(), timeout=10_000)
+    assert banner(page).sentence.startswith("The last session ended while loading qwen3-30b-a3b")
+    assert services.engine.state is EngineState.IDLE
+    press(page, "Load anyway", qtbot)
+    assert services.settings.loading_model == "qwen3-30b-a3b"
+    ready(page, qtbot)
+    assert services.settings.loading_model == ""
+    assert services.settings.model == "qwen3-30b-a3b"
+
+
+def test_a_load_that_kills_the_engine_is_remembered(make_page: MakePage, qtbot: QtBot) -> None:
+    page = make_page("crash-load")
+    qtbot.waitUntil(lambda: banner(page).isVisible(), timeout=10_000)
+    assert page._services.settings.loading_model == "gpt-oss-20b"
+    assert page._choice.name == "gpt-oss-20b"
+
+
+def test_a_failed_load_is_not_repeated_by_itself(make_page: MakePage, qtbot: QtBot) -> None:
+    page = make_page("fail-load")
+    qtbot.waitUntil(lambda: banner(page).isVisible(), timeout=10_000)
+    with qtbot.waitSignal(page._services.engine.models):
+        page._header.models_wanted.emit()
+    assert page._choice.loading == ""
+
+
+def test_an_engine_that_does_not_stop_can_be_restarted(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("hang"), qtbot)
+    say(page)
+    qtbot.waitUntil(lambda: page._meter.reading().prompt is not None, timeout=5000)
+    page._chat._patience.setInterval(10)
+    qtbot.keyClick(page, Qt.Key.Key_Escape)
+    qtbot.waitUntil(lambda: banner(page).isVisible())
+    press(page, "Restart", qtbot)
+    assert wait_for_answer(page, qtbot).state is MessageState.INTERRUPTED
+    ready(page, qtbot)
+
+
+def test_shortcuts(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page(), qtbot)
+    page.activateWindow()
+    page.activate()
+    control = Qt.KeyboardModifier.ControlModifier
+    focus = QApplication.focusWidget()
+    assert focus is not None
+    qtbot.keyClick(focus, Qt.Key.Key_M, control)
+    assert not page._services.settings.meter_visible
+    qtbot.keyClick(focus, Qt.Key.Key_K, control)
+    assert QApplication.focusWidget() is page._list._search
+    say(page)
+    wait_for_answer(page, qtbot)
+    qtbot.keyClick(page._list._search, Qt.Key.Key_N, control)
+    assert page._chat.chat is None
+    assert QApplication.focusWidget() is focus
+
+
+def test_no_models_says_how_to_get_one(make_page: MakePage, qtbot: QtBot) -> None:
+    page = make_page("no-models")
+    qtbot.waitUntil(lambda: page._choice.models == (), timeout=10_000)
+    texts = [label.text() for label in page._placeholder.findChildren(QLabel) if label.isVisible()]
+    assert "stoker demo" in texts
+    assert "Models are kept in /models" in texts
+
+
+def test_models_that_cannot_be_loaded_say_why(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page(), qtbot)
+    actions = {action.text(): action.isEnabled() for action in page._header._menu.actions()}
+    broken = next(text for text in actions if text.startswith("half-downloaded"))
+    assert "model-00002-of-00003.safetensors is missing" in broken
+    assert not actions[broken]
+
+
+def test_delete_can_be_undone(make_page: MakePage, services: Services, qtbot: QtBot) -> None:
+    chat = services.chats.create("Letter")
+    services.chats.add_message(chat.id, "user", "Dear landlord")
+    page = ready(make_page(), qtbot)
+    page._open(services.chats.chats()[0])
+    qtbot.keyClick(page._list._list, Qt.Key.Key_Delete)
+    assert services.chats.chats() == []
+    assert page._chat.chat is None
+    press(page, "Undo", qtbot)
+    assert [chat.title for chat in services.chats.chats()] == ["Letter"]
+
+
+def test_f2_renames(make_page: MakePage, services: Services, qtbot: QtBot) -> None:
+    services.chats.add_message(services.chats.create("Letter").id, "user", "Dear landlord")
+    page = ready(make_page(), qtbot)
+    page._open(services.chats.chats()[0])
+    page._rename()
+    edit = QApplication.focusWidget()
+    assert edit is not None
+    edit.selectAll()  # type: ignore[attr-defined]
+    qtbot.keyClicks(edit, "Rent")
+    qtbot.keyClick(edit, Qt.Key.Key_Return)
+    assert services.chats.chats()[0].title == "Rent"
+    assert page._header._title_text == "Rent"
+
+
+@pytest.mark.parametrize(
+    ("width", "has_list", "has_panel", "has_strip"),
+    [(1224, True, True, False), (960, True, True, False), (900, False, True, False), (704, False, False, True)],
+)
+def test_what_fits(make_page: MakePage, qtbot: QtBot, width: int, has_list: bool, has_panel: bool, has_strip: bool) -> None:
+    page = make_page(width=width)
+    panel, strip = page.findChild(MeterPanel), page.findChild(MeterStrip)
+    assert panel is not None
+    assert strip is not None
+    assert page._list.isVisible() is has_list
+    assert panel.isVisible() is has_panel
+    assert strip.isVisible() is has_strip
+    page._set_meter_visible(False)
+    assert not panel.isVisible()
+    assert not strip.isVisible()
+    page._search()
+    assert page._list.isVisible()
+
+
+def test_title_is_the_first_line_cut_at_a_word() -> None:
+    assert title_of("\n  Hello there \nmore") == "Hello there"
+    assert title_of("word " * 40) == "word " * 11 + "word…"
+    assert title_of("  ") == "New chat"
