@@ -29,26 +29,41 @@ class MeterModel(QObject):
         self._tokens: deque[Traffic] = deque(maxlen=WINDOW)
         self._started: Started | None = None
         self._prompt: list[Traffic] = []
+        self._prompt_read = 0
+        self._best_gbps: dict[Link, float] = {}
 
     def set_plan(self, plan: Plan | None) -> None:
         """Another model: what was measured says nothing about it."""
         self._plan = plan
         self._tokens.clear()
+        self._best_gbps = dict(plan.ceilings_gbps) if plan else {}
         self._stop_reading()
 
     def start(self, started: Started) -> None:
         """A prompt is being read from now on."""
-        self._started, self._prompt = started, []
+        self._started, self._prompt, self._prompt_read = started, [], started.reused_tokens
+        self.changed.emit()
+
+    def advance(self, read_tokens: int) -> None:
+        """So many tokens of the prompt are in the cache, reused ones included."""
+        self._prompt_read = read_tokens
         self.changed.emit()
 
     def add(self, meter: Meter) -> None:
         for record in meter.records:
+            self._raise_ceilings(record)
             if record.phase is Phase.PREFILL:
                 self._prompt.append(record)
             else:
                 self._started = None
                 self._tokens.append(record)
         self.changed.emit()
+
+    def _raise_ceilings(self, record: Traffic) -> None:
+        """A quarter of a second at start may miss a link's best; what was seen since then is possible too."""
+        for link, use in record.links.items():
+            if link in self._best_gbps and use.gbps > self._best_gbps[link]:
+                self._best_gbps[link] = use.gbps
 
     def finish(self) -> None:
         """The answer ended, perhaps before its first token."""
@@ -84,7 +99,7 @@ class MeterModel(QObject):
         return PromptReading(
             prompt_tokens=self._started.prompt_tokens,
             reused_tokens=self._started.reused_tokens,
-            read_tokens=sum(record.tokens for record in self._prompt),
+            read_tokens=self._prompt_read - self._started.reused_tokens,
             bytes=sum(_bytes(record) for record in self._prompt),
             seconds=sum(record.seconds for record in self._prompt),
         )
@@ -92,7 +107,6 @@ class MeterModel(QObject):
     def _links(self, records: Sequence[Traffic]) -> tuple[LinkReading, ...]:
         is_decoding = self._started is None  # only a decode token is predicted
         predicted = self._plan.predicted.links if self._plan and self._plan.predicted and is_decoding else {}
-        ceilings = self._plan.ceilings_gbps if self._plan else {}
         readings = []
         for link in Link:
             moved, busy, origin = _use(records, link)
@@ -100,7 +114,7 @@ class MeterModel(QObject):
                 LinkReading(
                     link=link,
                     gbps=moved / busy / 1e9 if busy > 0 else None,
-                    ceiling_gbps=ceilings.get(link),
+                    ceiling_gbps=self._best_gbps.get(link),
                     predicted_gbps=predicted[link].gbps or None if link in predicted else None,
                     origin=origin,
                 )

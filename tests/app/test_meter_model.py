@@ -112,6 +112,7 @@ def test_prompt_has_its_own_reading(model: MeterModel) -> None:
     assert before is not None
     assert before.tokens_per_second is None
     assert before.share == pytest.approx(0.2)
+    model.advance(model.reading().prompt.reused_tokens + 300)
     model.add(Meter(1, (Traffic(Phase.PREFILL, {Link.DISK: LinkUse(GB, 0.5)}, seconds=2.0, tokens=300),)))
     prompt = model.reading().prompt
     assert prompt is not None

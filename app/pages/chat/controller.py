@@ -15,7 +15,7 @@ from app.core.figures import format_count
 from app.core.settings import Settings
 from app.item_models.messages import MessagesModel
 from app.item_models.meter import MeterModel
-from engine.protocol import ChatMessage, Failed, Finished, Meter, Sampling, Started, StopReason, Text
+from engine.protocol import ChatMessage, Failed, Finished, Meter, Progress, Sampling, Started, StopReason, Text
 
 _STORE_MS = 250
 _STOP_MS = 8000  # one token of a model that streams from a slow disk may take seconds
@@ -76,6 +76,7 @@ class ChatController(QObject):
         self._patience = QTimer(self, interval=_STOP_MS, singleShot=True)
         self._patience.timeout.connect(self.not_stopping)
         engine.started.connect(self._started)
+        engine.progress.connect(self._prompt_read)
         engine.text.connect(self._received)
         engine.meter.connect(self._metered)
         engine.finished.connect(self._finished)
@@ -178,6 +179,10 @@ class ChatController(QObject):
         self._count_context(answer)
         if self.is_answering_here:
             self._messages.set_notice(f"reading the prompt, {format_count(started.prompt_tokens, 'token')}")
+
+    def _prompt_read(self, progress: Progress) -> None:
+        if self._of(progress.request_id) is not None:
+            self._meter.advance(progress.done)
 
     def _received(self, text: Text) -> None:
         answer = self._of(text.request_id)
