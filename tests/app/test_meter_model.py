@@ -1,5 +1,7 @@
 """The meter's arithmetic, against values worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 from PySide6.QtWidgets import QApplication
 
@@ -112,7 +114,7 @@ def test_prompt_has_its_own_reading(model: MeterModel) -> None:
     assert before is not None
     assert before.tokens_per_second is None
     assert before.share == pytest.approx(0.2)
-    model.advance(model.reading().prompt.reused_tokens + 300)
+    model.advance(500)
     model.add(Meter(1, (Traffic(Phase.PREFILL, {Link.DISK: LinkUse(GB, 0.5)}, seconds=2.0, tokens=300),)))
     prompt = model.reading().prompt
     assert prompt is not None
@@ -128,3 +130,10 @@ def test_another_model_forgets_the_figures(model: MeterModel) -> None:
     model.add(Meter(1, (token(),)))
     model.set_plan(plan())
     assert model.reading().bars == ()
+
+
+def test_a_link_faster_than_its_ceiling_raises_it(model: MeterModel) -> None:
+    model.set_plan(replace(plan(), ceilings_gbps={Link.DISK: 1.0}))
+    model.add(Meter(1, (token(disk=(3 * GB, 1.0)), token(disk=(GB, 1.0)))))
+    disk = next(link for link in model.reading().links if link.link is Link.DISK)
+    assert disk.ceiling_gbps == pytest.approx(3.0)
