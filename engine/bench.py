@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from engine.checkpoint.experts import ExpertMap
+from engine.checkpoint.experts import ExpertMap, ExpertNames
+from engine.experts.run import bind
 from engine.hardware.machine import Rates
 from engine.kernels.reference import Reference
 from engine.meter import Link
 from engine.tiers.arena import SlotLayout, aligned_memory
-from engine.tiers.dense import view_bytes
 from engine.tiers.disk import DiskReader
 
 _SECONDS = 0.25  # each; start-up must not be felt
@@ -20,11 +20,11 @@ _CACHE_BYTES = 128 << 20  # beyond any desktop's last-level cache, so that RAM i
 _IN_FLIGHT = 4
 
 
-def measure(experts: ExpertMap, reader: DiskReader, kernels: Reference) -> Rates:
+def measure(experts: ExpertMap, names: ExpertNames, reader: DiskReader, kernels: Reference) -> Rates:
     """Rates of RAM, disk and the expert kernels, a quarter of a second each."""
     buffers, disk_gbps = _read_experts(experts, reader)
     return Rates(
-        compute_gbps=_compute_gbps(experts, buffers, kernels),
+        compute_gbps=_compute_gbps(experts, names, buffers, kernels),
         layer_seconds=_layer_seconds(),
         ceilings={Link.RAM: _ram_gbps(), Link.DISK: disk_gbps},
     )
@@ -58,7 +58,7 @@ def _read_experts(experts: ExpertMap, reader: DiskReader) -> tuple[list[memoryvi
     return buffers, count * experts.expert_bytes / (time.perf_counter() - begun) / 1e9
 
 
-def _compute_gbps(experts: ExpertMap, buffers: list[memoryview], kernels: Reference) -> float:
+def _compute_gbps(experts: ExpertMap, names: ExpertNames, buffers: list[memoryview], kernels: Reference) -> float:
     """Weight bytes per second through one token's expert products, over more memory than the caches hold."""
     expert, layout = experts.sample, SlotLayout.for_expert(experts.sample)
     stride = len(buffers[0])
@@ -66,11 +66,11 @@ def _compute_gbps(experts: ExpertMap, buffers: list[memoryview], kernels: Refere
     memory = torch.frombuffer(aligned_memory(copies * stride), dtype=torch.uint8)
     for copy in range(copies):
         memory[copy * stride : (copy + 1) * stride] = torch.frombuffer(buffers[copy % len(buffers)], dtype=torch.uint8)
-    x = torch.randn(1, expert.parts[0].shape[1])
+    x = torch.randn(1, bind(expert, names, layout, memory)[0].shape[1])
     begun, count = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - begun) < _SECONDS:
         slot = memory[count % copies * stride :]
-        gate, up, down = (view_bytes(slot, layout.start(expert, part), part.dtype, part.shape) for part in expert.parts)
+        gate, up, down = bind(expert, names, layout, slot)
         kernels.swiglu(x, gate, up, down)
         count += 1
     return count * experts.expert_bytes / elapsed / 1e9

@@ -58,7 +58,7 @@ def inspect(folder: Path) -> Source:
     dense = module.weight_shapes(config)
     experts = map_experts(checkpoint, architecture.experts)
     _check_dense(checkpoint, dense)
-    _check_experts(checkpoint, config, experts)
+    _check_experts(checkpoint, architecture, config, experts)
     return Source(
         checkpoint, architecture, config, dense, experts, _footprint(checkpoint, architecture, config, dense, experts)
     )
@@ -74,9 +74,14 @@ def predicted_plan_for(source: Source, wishes: Wishes) -> Plan:
     plan = plan_for(source, wishes)
     reader = DiskReader()
     try:
-        return predict(plan, bench.measure(source.experts, reader, Reference()), source.footprint.dense_read_bytes)
+        return _with_prediction(source, plan, reader, Reference())
     finally:
         reader.close()
+
+
+def _with_prediction(source: Source, plan: Plan, reader: DiskReader, kernels: Reference) -> Plan:
+    rates = bench.measure(source.experts, source.architecture.experts, reader, kernels)
+    return predict(plan, rates, source.footprint.dense_read_bytes)
 
 
 def open_session(
@@ -88,7 +93,7 @@ def open_session(
     tensors = load_dense(reader, refs, lambda done, total: progress("Reading the dense weights", done, total))
     arena = RamArena(footprint.slot_bytes, sum(plan.slots_per_layer))
     cache = ExpertCache(experts.layers, plan.slots_per_layer, LayerLru())
-    runner = ExpertRunner(experts, cache, arena, reader, kernels, meter)
+    runner = ExpertRunner(experts, source.architecture.experts, cache, arena, reader, kernels, meter)
     kv = KvCache(footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context)
     model = source.architecture.load().build(source.config, tensors, kernels)
     return Session(model, kv, runner, reader, meter, footprint.dense_read_bytes)
@@ -109,7 +114,7 @@ class Engine:
         try:
             self.session = open_session(source, plan, self._reader, kernels, progress)
             progress("Measuring this computer", 0, 0)
-            self.plan = predict(plan, bench.measure(source.experts, self._reader, kernels), source.footprint.dense_read_bytes)
+            self.plan = _with_prediction(source, plan, self._reader, kernels)
         except BaseException:
             self._reader.close()
             raise
@@ -184,7 +189,7 @@ def _check_dense(checkpoint: Checkpoint, dense: Shapes) -> None:
         _check_dtype(name, ref.dtype)
 
 
-def _check_experts(checkpoint: Checkpoint, config: Any, experts: ExpertMap) -> None:
+def _check_experts(checkpoint: Checkpoint, architecture: Architecture, config: Any, experts: ExpertMap) -> None:
     def mismatch(what: str, found: object, wanted: object) -> EngineError:
         return EngineError(
             "checkpoint.experts",
@@ -198,7 +203,9 @@ def _check_experts(checkpoint: Checkpoint, config: Any, experts: ExpertMap) -> N
         raise mismatch("experts per layer:", experts.num_experts, config.num_experts)
     if not config.top_k <= config.num_experts:
         raise mismatch("experts per layer:", experts.num_experts, f"{config.top_k} for each token")
-    shapes, wanted = tuple(part.shape for part in experts.sample.parts), swiglu_shapes(config.hidden_size, config.expert_size)
+    leaves, names = experts.sample.leaves(), architecture.experts.separate or ()
+    shapes = tuple(leaves[matrix]["weight"][1] for matrix in names)
+    wanted = swiglu_shapes(config.hidden_size, config.expert_size)
     if shapes != wanted:
         raise mismatch("experts shaped", shapes, wanted)
     for part in experts.sample.parts:

@@ -1,31 +1,44 @@
-"""Which bytes make up each routed expert: the unit that tiers, cache and meter move. Bytes only, no arithmetic on weights."""
+"""Which bytes make up each routed expert: the unit that tiers, cache and meter move. Bytes only, no arithmetic on weights.
+
+Published checkpoints store experts as tensors of their own (`experts.7.up_proj.weight`, with scales and the like beside it)
+or fused into one tensor per layer, whose first dimension is the expert (`experts.gate_up_proj_blocks`). Both become ranges.
+"""
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.checkpoint.index import Checkpoint
 from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
 
+_UNUSED = frozenset({"input_scale", "input_global_scale", "g_idx"})  # of activations, or told by the shapes
+_SMALL = 128  # a part below 1/128 of its expert's largest stays resident: a read of its own would cost more than its memory
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """How an architecture names its per-expert tensors: a pattern with {layer}, {expert}, {part}; parts in use order."""
+    """How an architecture names the matrices of its experts, {layer} standing for the layer's number."""
 
-    pattern: str  # "model.layers.{layer}.mlp.experts.{expert}.{part}.weight"
-    parts: tuple[str, ...]  # gate, up, down
+    prefix: str  # "model.layers.{layer}.mlp.experts"
+    separate: tuple[str, str, str] | None = None  # gate, up, down of experts with tensors of their own
+    fused: tuple[str, str] | None = None  # gate and up together, down; experts stacked in the first dimension
+    is_interleaved: bool = False  # rows of a fused gate and up alternate
 
-    def regex(self) -> re.Pattern[str]:
-        text = re.escape(self.pattern)
-        for field, group in (
-            ("layer", r"(?P<layer>\d+)"),
-            ("expert", r"(?P<expert>\d+)"),
-            ("part", f"(?P<part>{'|'.join(self.parts)})"),
-        ):
-            text = text.replace(re.escape("{" + field + "}"), group)
-        return re.compile(text)
+    def find(self, name: str) -> tuple[int, int | None, str, str] | None:
+        """Layer, expert (None where fused), matrix and leaf of a tensor name, or None if it is no expert's."""
+        prefix = re.escape(self.prefix).replace(re.escape("{layer}"), r"(?P<layer>\d+)")
+        if self.separate and (match := re.fullmatch(rf"{prefix}\.(?P<expert>\d+)\.({_any(self.separate)})\.(\w+)", name)):
+            return int(match["layer"]), int(match["expert"]), match[3], match[4]
+        if self.fused and (match := re.fullmatch(rf"{prefix}\.({_any(self.fused)})(?:[._](\w+))?", name)):
+            return int(match["layer"]), None, match[2], match[3] or "weight"
+        return None
+
+
+def _any(names: Iterable[str]) -> str:
+    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +52,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class ExpertPart:
-    """One tensor of an expert: its bytes start `start` bytes into `runs[run]`."""
+    """One tensor of an expert: `leaf` of `matrix` ("weight" of "up_proj"), `start` bytes into `runs[run]`."""
 
+    matrix: str
+    leaf: str
     run: int
     start: int
     nbytes: int
@@ -50,14 +65,24 @@ class ExpertPart:
 
 @dataclass(frozen=True, slots=True)
 class ExpertRange:
-    """All bytes of one expert: few runs on disk, and its parts within them in the order of `ExpertNames.parts`."""
+    """All bytes of one expert: few runs on disk with its parts in them, and the small parts that stay in RAM for good."""
 
     runs: tuple[Run, ...]
     parts: tuple[ExpertPart, ...]
+    small: tuple[tuple[str, str, TensorRef], ...] = ()  # matrix, leaf and where it lies
 
     @property
     def nbytes(self) -> int:
         return sum(run.nbytes for run in self.runs)
+
+    def leaves(self) -> dict[str, dict[str, tuple[str, tuple[int, ...]]]]:
+        """Type and shape by matrix and leaf, small ones included."""
+        found: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = defaultdict(dict)
+        for part in self.parts:
+            found[part.matrix][part.leaf] = (part.dtype, part.shape)
+        for matrix, leaf, ref in self.small:
+            found[matrix][leaf] = (ref.dtype, ref.shape)
+        return dict(found)
 
 
 @dataclass(frozen=True)
@@ -83,73 +108,89 @@ class ExpertMap:
     def expert_bytes(self) -> int:
         return self.sample.nbytes
 
-    @property
-    def nbytes(self) -> int:
-        return self.expert_bytes * self.num_experts * len(self.ranges)
+    def small_refs(self) -> list[TensorRef]:
+        return [ref for experts in self.ranges.values() for expert in experts for _, _, ref in expert.small]
+
+
+Parts = dict[tuple[str, str], TensorRef]  # by matrix and leaf
 
 
 def map_experts(checkpoint: Checkpoint, names: ExpertNames) -> ExpertMap:
     """Find every routed expert. Raises `EngineError` where one is absent, incomplete or shaped unlike the others."""
-    found: dict[int, dict[int, dict[str, TensorRef]]] = defaultdict(lambda: defaultdict(dict))
-    regex = names.regex()
+    found: dict[int, dict[int, Parts]] = defaultdict(lambda: defaultdict(dict))
     for name, ref in checkpoint.tensors.items():
-        if match := regex.fullmatch(name):
-            found[int(match["layer"])][int(match["expert"])][match["part"]] = ref
+        place = names.find(name)
+        if place is None or place[3] in _UNUSED:
+            continue
+        layer, expert, matrix, leaf = place
+        slices = _unstack(ref) if expert is None else [(expert, ref)]
+        for index, part in slices:
+            found[layer][index][matrix, leaf] = part
     if not found:
         raise EngineError(
             "checkpoint.no_experts",
-            f"{checkpoint.name} has no tensors named like {names.pattern}.",
+            f"{checkpoint.name} has no tensors named like {names.prefix}.",
             "Its experts are laid out in a way that this version does not read.",
         )
-    ranges = {}
-    for layer in sorted(found):
-        experts = found[layer]
-        for expert in range(max(experts) + 1):
-            _check_parts(checkpoint, names, layer, expert, experts.get(expert, {}))
-        ranges[layer] = tuple(_range([experts[expert][part] for part in names.parts]) for expert in range(len(experts)))
-    _check_alike(checkpoint, ranges)
-    return ExpertMap(ranges)
+    _check_alike(checkpoint, found)
+    return ExpertMap({layer: tuple(_range(found[layer][expert]) for expert in sorted(found[layer])) for layer in sorted(found)})
 
 
-def _check_parts(checkpoint: Checkpoint, names: ExpertNames, layer: int, expert: int, parts: dict[str, TensorRef]) -> None:
-    for part in names.parts:
-        if part not in parts:
-            checkpoint.tensor(names.pattern.format(layer=layer, expert=expert, part=part))
+def _unstack(ref: TensorRef) -> list[tuple[int, TensorRef]]:
+    """The experts of a fused tensor [E, ...] as tensors of their own."""
+    count = ref.shape[0] if ref.shape else 0
+    size = ref.nbytes // count if count else 0
+    return [
+        (index, replace(ref, name=f"{ref.name}[{index}]", offset=ref.offset + index * size, nbytes=size, shape=ref.shape[1:]))
+        for index in range(count)
+    ]
 
 
-def _range(refs: list[TensorRef]) -> ExpertRange:
+def _range(parts: Parts) -> ExpertRange:
     """Join parts that touch in the file, so that a whole expert is one read where the file allows it."""
+    largest = max(ref.nbytes for ref in parts.values())
+    small = tuple((matrix, leaf, ref) for (matrix, leaf), ref in parts.items() if ref.nbytes * _SMALL <= largest)
     runs: list[Run] = []
-    place: dict[str, tuple[int, int]] = {}
-    for ref in sorted(refs, key=lambda ref: (ref.file, ref.offset)):
+    placed: list[ExpertPart] = []
+    for (matrix, leaf), ref in sorted(parts.items(), key=lambda item: (item[1].file, item[1].offset)):
+        if ref.nbytes * _SMALL <= largest:
+            continue
         last = runs[-1] if runs else None
         if last and last.file == ref.file and last.offset + last.nbytes == ref.offset:
-            place[ref.name] = (len(runs) - 1, last.nbytes)
-            runs[-1] = Run(last.file, last.offset, last.nbytes + ref.nbytes)
+            start = last.nbytes
+            runs[-1] = replace(last, nbytes=last.nbytes + ref.nbytes)
         else:
-            place[ref.name] = (len(runs), 0)
+            start = 0
             runs.append(Run(ref.file, ref.offset, ref.nbytes))
-    parts = tuple(ExpertPart(*place[ref.name], ref.nbytes, ref.dtype, ref.shape) for ref in refs)
-    return ExpertRange(tuple(runs), parts)
+        placed.append(ExpertPart(matrix, leaf, len(runs) - 1, start, ref.nbytes, ref.dtype, ref.shape))
+    return ExpertRange(tuple(runs), tuple(placed), small)
 
 
-def _check_alike(checkpoint: Checkpoint, ranges: dict[int, tuple[ExpertRange, ...]]) -> None:
-    def shape(item: ExpertRange) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        return tuple((part.dtype, part.shape) for part in item.parts)
-
-    first_layer = next(iter(ranges))
-    expected, count = shape(ranges[first_layer][0]), len(ranges[first_layer])
-    for layer, experts in ranges.items():
-        if len(experts) != count:
+def _check_alike(checkpoint: Checkpoint, found: dict[int, dict[int, Parts]]) -> None:
+    first_layer = min(found)
+    expected, count = found[first_layer][min(found[first_layer])], max(found[first_layer]) + 1
+    for layer, experts in sorted(found.items()):
+        if sorted(experts) != list(range(count)):
             raise EngineError(
                 "checkpoint.uneven_experts",
-                f"{checkpoint.name} has {len(experts)} experts in layer {layer} and {count} in layer {first_layer}.",
+                f"{checkpoint.name} has {len(experts)} experts in layer {layer}, where {count} are expected.",
                 "The download is incomplete: get the model again.",
             )
-        odd = next((index for index, item in enumerate(experts) if shape(item) != expected), None)
-        if odd is not None:
+        for expert, parts in experts.items():
+            _check_parts(f"Expert {expert} of layer {layer} in {checkpoint.name}", parts, expected)
+
+
+def _check_parts(what: str, parts: Parts, expected: Parts) -> None:
+    if missing := expected.keys() - parts.keys():
+        matrix, leaf = min(missing)
+        raise EngineError(
+            "checkpoint.missing_tensor", f"{what} has no {matrix} {leaf}.", "The download is incomplete: get it again."
+        )
+    for (matrix, leaf), ref in parts.items():
+        alike = expected.get((matrix, leaf))
+        if alike is None or (ref.dtype, ref.shape) != (alike.dtype, alike.shape):
             raise EngineError(
                 "checkpoint.uneven_experts",
-                f"Expert {odd} of layer {layer} in {checkpoint.name} differs: {shape(experts[odd])}, not {expected}.",
+                f"{what} has a {matrix} {leaf} of {ref.dtype}{list(ref.shape)}, unlike the others.",
                 "Mixed formats are not supported: get another release of this model.",
             )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.checkpoint.experts import ExpertMap
+from engine.checkpoint.experts import ExpertMap, ExpertNames, ExpertRange
 from engine.experts.cache import ExpertCache
 from engine.kernels.reference import Reference
 from engine.meter import Link, Meter
@@ -27,9 +27,17 @@ class ExpertRunner:
     """The RAM tier over the disk tier. One thread calls it; the reader's threads only fill claimed slots."""
 
     def __init__(
-        self, experts: ExpertMap, cache: ExpertCache, arena: RamArena, reader: DiskReader, kernels: Reference, meter: Meter
+        self,
+        experts: ExpertMap,
+        names: ExpertNames,
+        cache: ExpertCache,
+        arena: RamArena,
+        reader: DiskReader,
+        kernels: Reference,
+        meter: Meter,
     ) -> None:
         self._experts = experts
+        self._names = names
         self._cache = cache
         self._arena = arena
         self._reader = reader
@@ -114,12 +122,16 @@ class ExpertRunner:
             slot = self._cache.lookup(layer, expert)
             assert slot is not None, f"expert {expert} of layer {layer} was evicted before use"
             where = self._experts.ranges[layer][expert]
-            memory = self._arena.tensor(slot)
-            gate, up, down = (
-                view_bytes(memory, self._layout.start(where, part), part.dtype, part.shape) for part in where.parts
-            )
+            gate, up, down = bind(where, self._names, self._layout, self._arena.tensor(slot))
             tokens, ranks = rows
             outputs[tokens, ranks] = self._kernels.swiglu(x[tokens], gate, up, down)
+
+
+def bind(where: ExpertRange, names: ExpertNames, layout: SlotLayout, memory: torch.Tensor) -> list[torch.Tensor]:
+    """Gate, up and down of the expert whose bytes lie in `memory` (uint8 [stride]), in place."""
+    parts = {part.matrix: part for part in where.parts}
+    order = [parts[matrix] for matrix in names.separate or ()]
+    return [view_bytes(memory, layout.start(where, part), part.dtype, part.shape) for part in order]
 
 
 def _group(ids: torch.Tensor) -> dict[int, Assignment]:

@@ -26,12 +26,12 @@ _ROWS = (
     Architecture(
         "mixtral",
         "engine.models.mixtral",
-        ExpertNames("model.layers.{layer}.block_sparse_moe.experts.{expert}.{part}.weight", ("w1", "w3", "w2")),
+        ExpertNames("model.layers.{layer}.block_sparse_moe.experts", separate=("w1", "w3", "w2")),
     ),
     Architecture(
         "qwen3_moe",
         "engine.models.qwen3_moe",
-        ExpertNames("model.layers.{layer}.mlp.experts.{expert}.{part}.weight", ("gate_proj", "up_proj", "down_proj")),
+        ExpertNames("model.layers.{layer}.mlp.experts", separate=("gate_proj", "up_proj", "down_proj")),
     ),
 )
 _BY_TYPE = {row.model_type: row for row in _ROWS}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ class Window:
             assert self.process.poll() is None, "the window ended"
             time.sleep(0.02)
 
-    def _lines(self) -> list[dict[str, str | float]]:
+    def _lines(self) -> list[dict[str, Any]]:
         if not self.received_log.exists():
             return []
         return [json.loads(line) for line in self.received_log.read_text().splitlines() if line.endswith("}")]

@@ -176,8 +176,10 @@ def test_header_agrees_with_the_safetensors_library(tmp_path: Path) -> None:
 
 def test_adjacent_parts_become_one_read(tmp_path: Path) -> None:
     """Parts of expert 0 lie side by side, those of expert 1 apart: one run against two, same bytes."""
-    names = ExpertNames("m.{layer}.{expert}.{part}", ("g", "u", "d"))
-    order = ["m.0.0.g", "m.0.0.u", "m.0.0.d", "m.0.1.u", "filler", "m.0.1.g", "m.0.1.d"]
+    names = ExpertNames("m.{layer}", separate=("g", "u", "d"))
+    order = [
+        f"m.0.{part}" for part in ("0.g.weight", "0.u.weight", "0.d.weight", "1.u.weight", "filler", "1.g.weight", "1.d.weight")
+    ]
     sizes = dict.fromkeys(order, 8)
     header: dict[str, object] = {}
     for position, name in enumerate(order):
@@ -191,7 +193,9 @@ def test_adjacent_parts_become_one_read(tmp_path: Path) -> None:
     first, second = experts.ranges[0]
     assert [len(first.runs), len(second.runs)] == [1, 2]
     for expert, positions in ((first, (0, 1, 2)), (second, (5, 3, 6))):
-        for part, position in zip(expert.parts, positions, strict=True):
+        by_matrix = {part.matrix: part for part in expert.parts}
+        for matrix, position in zip("gud", positions, strict=True):
+            part = by_matrix[matrix]
             run = expert.runs[part.run]
             start = run.offset + part.start
             assert data[start : start + part.nbytes] == data[base + 8 * position : base + 8 * position + 8]

@@ -30,7 +30,7 @@ def main() -> int:
     fake = str(Path(__file__).with_name("fake_engine.py"))
     engine = LocalEngine(sys.executable, [fake, "normal", "--rate", "100", "--tokens", "20000"])
     log = received.open("a", buffering=1)
-    sent = []
+    sent: list[str] = []
 
     def note(text: Text) -> None:
         log.write(json.dumps({"time": time.time(), "pid": engine.pid, "text": text.text}) + "\n")
@@ -40,7 +40,9 @@ def main() -> int:
             sent.append(prompt)
             composer = next(widget for widget in app.allWidgets() if isinstance(widget, Composer))
             composer.set_text(prompt)
-            QTest.keyClick(composer.findChild(QTextEdit), Qt.Key.Key_Return)
+            edit = composer.findChild(QTextEdit)
+            assert isinstance(edit, QTextEdit)
+            QTest.keyClick(edit, Qt.Key.Key_Return)
 
     engine.text.connect(note)
     engine.state_changed.connect(lambda _: QTimer.singleShot(0, send))  # after the page has learnt of it too
