@@ -20,9 +20,11 @@ def frame_shapes(vocab_size: int, hidden_size: int, *, tied: bool) -> Shapes:
     return shapes
 
 
-def attention_shapes(block: str, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int) -> Shapes:
+def attention_shapes(
+    block: str, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool = False
+) -> Shapes:
     """Both norms and the projections of `GroupedQueryAttention` in the block of that name."""
-    return {
+    shapes: Shapes = {
         f"{block}.input_layernorm.weight": (hidden_size,),
         f"{block}.post_attention_layernorm.weight": (hidden_size,),
         f"{block}.self_attn.q_proj.weight": (num_heads * head_dim, hidden_size),
@@ -30,6 +32,9 @@ def attention_shapes(block: str, hidden_size: int, num_heads: int, num_kv_heads:
         f"{block}.self_attn.v_proj.weight": (num_kv_heads * head_dim, hidden_size),
         f"{block}.self_attn.o_proj.weight": (hidden_size, num_heads * head_dim),
     }
+    if bias:
+        shapes |= {name.replace(".weight", ".bias"): shape[:1] for name, shape in shapes.items() if "self_attn" in name}
+    return shapes
 
 
 def swiglu_shapes(hidden_size: int, inner_size: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:

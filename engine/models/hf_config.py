@@ -3,6 +3,7 @@
 from typing import Any
 
 from engine.errors import EngineError
+from engine.models.layers import YarnScaling
 
 
 class HfConfig:
@@ -41,16 +42,24 @@ class HfConfig:
         if value not in supported:
             raise self.error(f"{key} is {value!r}; supported: {', '.join(map(str, supported))}")
 
-    def rope_theta(self, default: float = 10000.0) -> float:
-        """Base of plain rotary embedding, in the present (`rope_parameters`) and the former spelling."""
-        rope = self._values.get("rope_parameters") or self._values.get("rope_scaling") or {}
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind != "default":
-            raise self.error(f"rope_type is {kind!r}; supported: default")
-        theta = rope.get("rope_theta", self._values.get("rope_theta", default))
-        if isinstance(theta, bool) or not isinstance(theta, int | float) or theta <= 0:
-            raise self.error(f"rope_theta is {theta!r}, not a positive number")
-        return float(theta)
+    def rope(self, default: float) -> tuple[float, YarnScaling | None]:
+        """Base and scaling of rotary embedding, in the present (`rope_parameters`) and the former spelling."""
+        rope = HfConfig(self._values.get("rope_parameters") or self._values.get("rope_scaling") or {}, self._name)
+        theta = rope.number("rope_theta", self.number("rope_theta", default))
+        if theta <= 1:
+            raise self.error(f"rope_theta is {theta!r}, not above 1")
+        kind = rope._values.get("rope_type", rope._values.get("type", "default"))
+        if kind == "default":
+            return theta, None
+        if kind != "yarn":
+            raise self.error(f"rope_type is {kind!r}; supported: default, yarn")
+        return theta, YarnScaling(
+            factor=rope.number("factor", 1.0),
+            original_context=rope.integer("original_max_position_embeddings"),
+            beta_fast=rope.number("beta_fast", 32.0),
+            beta_slow=rope.number("beta_slow", 1.0),
+            is_exact=not rope.flag("truncate", True),
+        )
 
     def divisible(self, key: str, value: int, by_key: str, by: int) -> None:
         if value % by:

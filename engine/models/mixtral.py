@@ -9,7 +9,7 @@ from engine.kernels.reference import Reference
 from engine.kv.cache import KvCache
 from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes
 from engine.models.hf_config import HfConfig
-from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, rms_norm, softmax_top_k
+from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, YarnScaling, rms_norm, softmax_top_k
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Config:
     expert_size: int
     rms_eps: float
     rope_theta: float
+    yarn: YarnScaling | None
     window: int | None
     tied: bool
 
@@ -35,6 +36,7 @@ class Config:
         hidden, heads = hf.integer("hidden_size"), hf.integer("num_attention_heads")
         kv_heads = hf.integer("num_key_value_heads", heads)
         hf.divisible("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+        theta, yarn = hf.rope(1e6)
         return cls(
             vocab_size=hf.integer("vocab_size"),
             hidden_size=hidden,
@@ -46,7 +48,8 @@ class Config:
             top_k=hf.integer("num_experts_per_tok"),
             expert_size=hf.integer("intermediate_size"),
             rms_eps=hf.number("rms_norm_eps", 1e-5),
-            rope_theta=hf.rope_theta(1e6),
+            rope_theta=theta,
+            yarn=yarn,
             window=hf.optional_integer("sliding_window"),
             tied=hf.flag("tie_word_embeddings", False),
         )
@@ -93,4 +96,4 @@ class Block:
 def build(config: Config, tensors: dict[str, torch.Tensor], kernels: Reference) -> Decoder:
     weights = Weights(tensors)
     blocks = [Block(layer, config, weights.at(f"model.layers.{layer}"), kernels) for layer in range(config.num_layers)]
-    return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta), config.rms_eps, kernels)
+    return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta, config.yarn), config.rms_eps, kernels)

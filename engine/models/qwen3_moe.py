@@ -12,7 +12,7 @@ from engine.kernels.reference import Reference
 from engine.kv.cache import KvCache
 from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes, swiglu_shapes
 from engine.models.hf_config import HfConfig
-from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, rms_norm, softmax_top_k
+from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, YarnScaling, rms_norm, softmax_top_k
 
 _PARTS = ("gate_proj", "up_proj", "down_proj")
 
@@ -33,6 +33,7 @@ class Config:
     renormalise: bool
     rms_eps: float
     rope_theta: float
+    yarn: YarnScaling | None
     window: int | None
     tied: bool
 
@@ -46,6 +47,7 @@ class Config:
         hf.divisible("num_attention_heads", heads, "num_key_value_heads", kv_heads)
         num_layers, step = hf.integer("num_hidden_layers"), hf.integer("decoder_sparse_step", 1)
         dense_layers = values.get("mlp_only_layers") or []
+        theta, yarn = hf.rope(10_000.0)
         return cls(
             vocab_size=hf.integer("vocab_size"),
             hidden_size=hidden,
@@ -62,7 +64,8 @@ class Config:
             moe_layers=tuple(layer for layer in range(num_layers) if layer not in dense_layers and (layer + 1) % step == 0),
             renormalise=hf.flag("norm_topk_prob", False),
             rms_eps=hf.number("rms_norm_eps", 1e-6),
-            rope_theta=hf.rope_theta(),
+            rope_theta=theta,
+            yarn=yarn,
             window=hf.optional_integer("sliding_window") if hf.flag("use_sliding_window", False) else None,
             tied=hf.flag("tie_word_embeddings", False),
         )
@@ -116,4 +119,4 @@ class Block:
 def build(config: Config, tensors: dict[str, torch.Tensor], kernels: Reference) -> Decoder:
     weights = Weights(tensors)
     blocks = [Block(layer, config, weights.at(f"model.layers.{layer}"), kernels) for layer in range(config.num_layers)]
-    return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta), config.rms_eps, kernels)
+    return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta, config.yarn), config.rms_eps, kernels)

@@ -20,6 +20,13 @@ _TINY: dict[str, dict[str, Any]] = {
         "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 128, "sliding_window": 5, "tie_word_embeddings": True,
         "head_dim": 16,
     },
+    "qwen3_moe-yarn": {
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128, "norm_topk_prob": True,
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32,
+        },
+    },
     "qwen3_moe": {
         "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24, "intermediate_size": 64, "hidden_size": 32,
         "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128,

@@ -1,0 +1,121 @@
+"""gpt-oss (20b, 120b): attention with sinks, every other layer over a window, YaRN; clamped experts with biases.
+
+Source: OpenAI 2025, gpt-oss model card, and the published configuration.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.kernels.reference import Reference
+from engine.kernels.weights import Activation
+from engine.kv.cache import KvCache
+from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes
+from engine.models.hf_config import HfConfig
+from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, YarnScaling, rms_norm
+
+_ACTIVATION_ALPHA = 1.702  # of the published modelling code; no config key
+
+
+@dataclass(frozen=True)
+class Config:
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_experts: int
+    top_k: int
+    expert_size: int
+    rms_eps: float
+    rope_theta: float
+    yarn: YarnScaling | None
+    windows: tuple[int | None, ...]  # by layer
+    activation_limit: float
+    tied: bool
+
+    @classmethod
+    def read(cls, values: dict[str, Any], name: str) -> "Config":
+        hf = HfConfig(values, name)
+        heads, kv_heads = hf.integer("num_attention_heads"), hf.integer("num_key_value_heads")
+        hf.divisible("num_attention_heads", heads, "num_key_value_heads", kv_heads)
+        num_layers, window = hf.integer("num_hidden_layers"), hf.optional_integer("sliding_window")
+        kinds = values.get("layer_types") or ["sliding_attention", "full_attention"] * ((num_layers + 1) // 2)
+        if len(kinds) < num_layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
+            raise hf.error(
+                f"layer_types names {len(kinds)} layers of {sorted(set(map(str, kinds)))}, not {num_layers} known ones"
+            )
+        theta, yarn = hf.rope(150_000.0)
+        return cls(
+            vocab_size=hf.integer("vocab_size"),
+            hidden_size=hf.integer("hidden_size"),
+            num_layers=num_layers,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=hf.integer("head_dim", 64),
+            num_experts=hf.integer("num_local_experts"),
+            top_k=hf.integer("num_experts_per_tok"),
+            expert_size=hf.integer("intermediate_size"),
+            rms_eps=hf.number("rms_norm_eps", 1e-5),
+            rope_theta=theta,
+            yarn=yarn,
+            windows=tuple(window if kind == "sliding_attention" else None for kind in kinds[:num_layers]),
+            activation_limit=hf.number("swiglu_limit", 7.0),
+            tied=hf.flag("tie_word_embeddings", False),
+        )
+
+    @property
+    def moe_layers(self) -> tuple[int, ...]:
+        return tuple(range(self.num_layers))
+
+    @property
+    def activation(self) -> Activation:
+        return Activation.GPT_OSS
+
+
+def weight_shapes(config: Config) -> Shapes:
+    """Published name and shape of every dense tensor."""
+    shapes = frame_shapes(config.vocab_size, config.hidden_size, tied=config.tied)
+    for layer in range(config.num_layers):
+        block = f"model.layers.{layer}"
+        shapes |= attention_shapes(block, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim, bias=True)
+        shapes[f"{block}.self_attn.sinks"] = (config.num_heads,)
+        shapes[f"{block}.mlp.router.weight"] = (config.num_experts, config.hidden_size)
+        shapes[f"{block}.mlp.router.bias"] = (config.num_experts,)
+    return shapes
+
+
+class Block:
+    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Reference) -> None:
+        self._layer, self._config, self._kernels = layer, config, kernels
+        self._input_norm = weights.vector("input_layernorm.weight")
+        self._post_norm = weights.vector("post_attention_layernorm.weight")
+        self._router, self._router_bias = weights["mlp.router.weight"], weights.vector("mlp.router.bias")
+        attention = weights.at("self_attn")
+        self._attention = GroupedQueryAttention(
+            layer,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.rms_eps,
+            kernels,
+            attention,
+            config.windows[layer],
+            attention.vector("sinks"),
+        )
+
+    def __call__(self, x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], kv: KvCache, experts: Experts) -> torch.Tensor:
+        x = x + self._attention(rms_norm(x, self._input_norm, self._config.rms_eps), rope, kv)
+        normed = rms_norm(x, self._post_norm, self._config.rms_eps)
+        logits = self._kernels.linear(normed, self._router) + self._router_bias  # [T, E]
+        chosen, ids = torch.topk(logits, self._config.top_k, dim=-1)
+        return x + experts(self._layer, normed, ids, chosen.softmax(dim=-1))
+
+
+def build(config: Config, tensors: dict[str, torch.Tensor], kernels: Reference) -> Decoder:
+    weights = Weights(tensors)
+    blocks = [Block(layer, config, weights.at(f"model.layers.{layer}"), kernels) for layer in range(config.num_layers)]
+    rope = Rope(config.head_dim, config.rope_theta, config.yarn)
+    return Decoder(weights, blocks, rope, config.rms_eps, kernels)
