@@ -11,15 +11,18 @@ from engine.checkpoint.experts import ExpertMap, map_experts
 from engine.checkpoint.index import Checkpoint, open_checkpoint, read_json
 from engine.config import Sampling, Wishes
 from engine.errors import EngineError
+from engine.experts.bind import ExpertBinder, ExpertFormat, recognise_experts
 from engine.experts.cache import ExpertCache
 from engine.experts.policy import LayerLru
 from engine.experts.run import ExpertRunner
 from engine.generate import Limits, Token, generate
 from engine.hardware.probe import probe
-from engine.kernels.reference import Reference
+from engine.kernels.kernels import Kernels, open_kernels
 from engine.kv.cache import KvCache
 from engine.meter import Meter
-from engine.models.decoder import Shapes, swiglu_shapes
+from engine.models.decoder import swiglu_shapes
+from engine.models.dense import Dense, find_dense
+from engine.models.hf_config import HfConfig
 from engine.models.registry import Architecture, find
 from engine.plan.footprint import Footprint
 from engine.plan.plan import make_plan
@@ -27,11 +30,10 @@ from engine.plan.predict import predict
 from engine.protocol import ChatMessage, Plan
 from engine.sample import check_sampling, make_sampler
 from engine.session import Session
-from engine.store.library import weight_format
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import StreamDecoder, Tokenizer
-from engine.tiers.arena import RamArena, SlotLayout
-from engine.tiers.dense import TORCH_DTYPES, load_dense
+from engine.tiers.arena import RamArena, slot_stride
+from engine.tiers.dense import load_dense
 from engine.tiers.disk import DiskReader
 
 LoadProgress = Callable[[str, int, int], None]  # (stage, done bytes, total bytes)
@@ -44,8 +46,9 @@ class Source:
     checkpoint: Checkpoint
     architecture: Architecture
     config: Any  # the architecture's own Config
-    dense: Shapes
+    dense: Dense
     experts: ExpertMap
+    expert_format: ExpertFormat
     footprint: Footprint
 
 
@@ -55,13 +58,12 @@ def inspect(folder: Path) -> Source:
     architecture = find(checkpoint.config, checkpoint.name)
     module = architecture.load()
     config = module.Config.read(checkpoint.config, checkpoint.name)
-    dense = module.weight_shapes(config)
+    dense = find_dense(checkpoint, module.weight_shapes(config))
     experts = map_experts(checkpoint, architecture.experts)
-    _check_dense(checkpoint, dense)
-    _check_experts(checkpoint, architecture, config, experts)
-    return Source(
-        checkpoint, architecture, config, dense, experts, _footprint(checkpoint, architecture, config, dense, experts)
-    )
+    expert_format = recognise_experts(experts, architecture.experts)
+    _check_experts(checkpoint, config, experts, expert_format)
+    footprint = _footprint(checkpoint, architecture, config, dense, experts, expert_format)
+    return Source(checkpoint, architecture, config, dense, experts, expert_format, footprint)
 
 
 def plan_for(source: Source, wishes: Wishes) -> Plan:
@@ -74,28 +76,29 @@ def predicted_plan_for(source: Source, wishes: Wishes) -> Plan:
     plan = plan_for(source, wishes)
     reader = DiskReader()
     try:
-        return _with_prediction(source, plan, reader, Reference())
+        return _with_prediction(source, plan, reader, open_kernels()[0])
     finally:
         reader.close()
 
 
-def _with_prediction(source: Source, plan: Plan, reader: DiskReader, kernels: Reference) -> Plan:
-    rates = bench.measure(source.experts, source.architecture.experts, reader, kernels)
+def _with_prediction(source: Source, plan: Plan, reader: DiskReader, kernels: Kernels) -> Plan:
+    rates = bench.measure(source.experts, source.expert_format, source.config.math, reader, kernels)
     return predict(plan, rates, source.footprint.dense_read_bytes)
 
 
 def open_session(
-    source: Source, plan: Plan, reader: DiskReader, kernels: Reference, progress: LoadProgress = lambda *_: None
+    source: Source, plan: Plan, reader: DiskReader, kernels: Kernels, progress: LoadProgress = lambda *_: None
 ) -> Session:
     """Dense weights into RAM, empty expert slots and KV cache as planned. Raises `EngineError`."""
     experts, footprint, meter = source.experts, source.footprint, Meter()
-    refs = [source.checkpoint.tensor(name) for name in source.dense]
+    refs = [*source.dense.refs, *experts.small_refs()]
     tensors = load_dense(reader, refs, lambda done, total: progress("Reading the dense weights", done, total))
     arena = RamArena(footprint.slot_bytes, sum(plan.slots_per_layer))
     cache = ExpertCache(experts.layers, plan.slots_per_layer, LayerLru())
-    runner = ExpertRunner(experts, source.architecture.experts, cache, arena, reader, kernels, meter)
+    binder = ExpertBinder(experts, source.expert_format, tensors)
+    runner = ExpertRunner(experts, binder, source.config.math, cache, arena, reader, kernels, meter)
     kv = KvCache(footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context)
-    model = source.architecture.load().build(source.config, tensors, kernels)
+    model = source.architecture.load().build(source.config, source.dense.bind(tensors), kernels)
     return Session(model, kv, runner, reader, meter, footprint.dense_read_bytes)
 
 
@@ -110,7 +113,8 @@ class Engine:
         self._end_ids = _end_ids(folder, source.checkpoint.config, self._tokenizer, self._template)
         _check_vocabulary(source, self._tokenizer)
         plan = plan_for(source, wishes)
-        self._reader, kernels = DiskReader(), Reference()
+        kernels, self._kernels_notice = open_kernels()
+        self._reader = DiskReader()
         try:
             self.session = open_session(source, plan, self._reader, kernels, progress)
             progress("Measuring this computer", 0, 0)
@@ -121,8 +125,8 @@ class Engine:
 
     @property
     def notice(self) -> str:
-        """One sentence when reads are slower than they could be, else empty."""
-        return self._reader.notice
+        """What makes this engine slower than it could be, in a sentence or two; empty when nothing does."""
+        return " ".join(filter(None, (self._kernels_notice, self._reader.notice)))
 
     def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Prompt tokens of a conversation. Raises `EngineError` where it does not fit the context."""
@@ -152,18 +156,20 @@ class Engine:
         self._reader.close()
 
 
-def _footprint(checkpoint: Checkpoint, architecture: Architecture, config: Any, dense: Shapes, experts: ExpertMap) -> Footprint:
-    dense_bytes = sum(checkpoint.tensor(name).nbytes for name in dense)
+def _footprint(
+    checkpoint: Checkpoint, architecture: Architecture, config: Any, dense: Dense, experts: ExpertMap, form: ExpertFormat
+) -> Footprint:
+    dense_bytes = sum(ref.nbytes for ref in dense.refs) + sum(ref.nbytes for ref in experts.small_refs())
     looked_up = 0 if config.tied else checkpoint.tensor("model.embed_tokens.weight").nbytes
     return Footprint(
         name=checkpoint.name,
         architecture=architecture.model_type,
-        weight_format=weight_format(checkpoint),
+        weight_format=form.name,
         model_bytes=checkpoint.nbytes,
         dense_bytes=dense_bytes,
         dense_read_bytes=dense_bytes - looked_up,
         expert_bytes=experts.expert_bytes,
-        slot_bytes=SlotLayout.for_expert(experts.sample).stride,
+        slot_bytes=slot_stride(experts),
         num_moe_layers=len(experts.layers),
         num_experts=experts.num_experts,
         top_k=config.top_k,
@@ -173,23 +179,11 @@ def _footprint(checkpoint: Checkpoint, architecture: Architecture, config: Any, 
         hidden_size=config.hidden_size,
         expert_size=config.expert_size,
         vocab_size=config.vocab_size,
-        max_context=int(checkpoint.config.get("max_position_embeddings") or 2048),
+        max_context=HfConfig(checkpoint.config, checkpoint.name).integer("max_position_embeddings", 2048),
     )
 
 
-def _check_dense(checkpoint: Checkpoint, dense: Shapes) -> None:
-    for name, shape in dense.items():
-        ref = checkpoint.tensor(name)
-        if ref.shape != shape:
-            raise EngineError(
-                "checkpoint.shape",
-                f"Tensor {name} in {ref.file.name} is {list(ref.shape)}, where config.json asks for {list(shape)}.",
-                "config.json and weights are of different models: get both again.",
-            )
-        _check_dtype(name, ref.dtype)
-
-
-def _check_experts(checkpoint: Checkpoint, architecture: Architecture, config: Any, experts: ExpertMap) -> None:
+def _check_experts(checkpoint: Checkpoint, config: Any, experts: ExpertMap, form: ExpertFormat) -> None:
     def mismatch(what: str, found: object, wanted: object) -> EngineError:
         return EngineError(
             "checkpoint.experts",
@@ -203,21 +197,9 @@ def _check_experts(checkpoint: Checkpoint, architecture: Architecture, config: A
         raise mismatch("experts per layer:", experts.num_experts, config.num_experts)
     if not config.top_k <= config.num_experts:
         raise mismatch("experts per layer:", experts.num_experts, f"{config.top_k} for each token")
-    leaves, names = experts.sample.leaves(), architecture.experts.separate or ()
-    shapes = tuple(leaves[matrix]["weight"][1] for matrix in names)
     wanted = swiglu_shapes(config.hidden_size, config.expert_size)
-    if shapes != wanted:
-        raise mismatch("experts shaped", shapes, wanted)
-    for part in experts.sample.parts:
-        _check_dtype("of the experts", part.dtype)
-
-
-def _check_dtype(name: str, dtype: str) -> None:
-    if dtype not in TORCH_DTYPES:
-        supported = ", ".join(TORCH_DTYPES)
-        raise EngineError(
-            "checkpoint.dtype", f"The tensor {name} is {dtype}, which Stoker does not compute yet.", f"It computes {supported}."
-        )
+    if form.shapes != wanted:
+        raise mismatch("experts shaped", form.shapes, wanted)
 
 
 def _check_vocabulary(source: Source, tokenizer: Tokenizer) -> None:

@@ -144,6 +144,7 @@ class Progress:
 class Loaded:
     request_id: int
     plan: Plan
+    notice: str = ""  # one sentence on what makes it slower or different than planned, for the person
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from engine.checkpoint.index import Checkpoint
 from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
 
-_UNUSED = frozenset({"input_scale", "input_global_scale", "g_idx"})  # of activations, or told by the shapes
-_SMALL = 128  # a part below 1/128 of its expert's largest stays resident: a read of its own would cost more than its memory
+_UNUSED = frozenset({".input_scale", ".input_global_scale"})  # of activations, which Stoker does not quantise so
+_SMALL = 128  # a run below 1/128 of its expert's largest part stays resident: reading it costs more time than keeping it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class ExpertNames:
     is_interleaved: bool = False  # rows of a fused gate and up alternate
 
     def find(self, name: str) -> tuple[int, int | None, str, str] | None:
-        """Layer, expert (None where fused), matrix and leaf of a tensor name, or None if it is no expert's."""
+        """Layer, expert (None where fused), matrix and suffix of a tensor name, or None if it is no expert's."""
         prefix = re.escape(self.prefix).replace(re.escape("{layer}"), r"(?P<layer>\d+)")
-        if self.separate and (match := re.fullmatch(rf"{prefix}\.(?P<expert>\d+)\.({_any(self.separate)})\.(\w+)", name)):
+        if self.separate and (match := re.fullmatch(rf"{prefix}\.(?P<expert>\d+)\.({_any(self.separate)})(\.\w+)", name)):
             return int(match["layer"]), int(match["expert"]), match[3], match[4]
-        if self.fused and (match := re.fullmatch(rf"{prefix}\.({_any(self.fused)})(?:[._](\w+))?", name)):
-            return int(match["layer"]), None, match[2], match[3] or "weight"
+        if self.fused and (match := re.fullmatch(rf"{prefix}\.({_any(self.fused)})([._]\w+)?", name)):
+            return int(match["layer"]), None, match[2], match[3] or ".weight"
         return None
 
 
@@ -52,15 +52,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class ExpertPart:
-    """One tensor of an expert: `leaf` of `matrix` ("weight" of "up_proj"), `start` bytes into `runs[run]`."""
+    """One tensor of an expert: `suffix` of `matrix` (".weight" of "up_proj"), `start` bytes into `runs[run]`."""
 
     matrix: str
-    leaf: str
+    suffix: str
+    ref: TensorRef
     run: int
     start: int
-    nbytes: int
-    dtype: str
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +67,19 @@ class ExpertRange:
 
     runs: tuple[Run, ...]
     parts: tuple[ExpertPart, ...]
-    small: tuple[tuple[str, str, TensorRef], ...] = ()  # matrix, leaf and where it lies
+    small: tuple[tuple[str, str, TensorRef], ...] = ()  # matrix, suffix and where it lies
 
     @property
     def nbytes(self) -> int:
         return sum(run.nbytes for run in self.runs)
 
-    def leaves(self) -> dict[str, dict[str, tuple[str, tuple[int, ...]]]]:
-        """Type and shape by matrix and leaf, small ones included."""
-        found: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = defaultdict(dict)
+    def matrices(self) -> dict[str, dict[str, TensorRef]]:
+        """All tensors by matrix and suffix, small ones included."""
+        found: dict[str, dict[str, TensorRef]] = defaultdict(dict)
         for part in self.parts:
-            found[part.matrix][part.leaf] = (part.dtype, part.shape)
-        for matrix, leaf, ref in self.small:
-            found[matrix][leaf] = (ref.dtype, ref.shape)
+            found[part.matrix][part.suffix] = part.ref
+        for matrix, suffix, ref in self.small:
+            found[matrix][suffix] = ref
         return dict(found)
 
 
@@ -106,13 +104,14 @@ class ExpertMap:
 
     @property
     def expert_bytes(self) -> int:
-        return self.sample.nbytes
+        """Of the largest, should files be cut so that some keep a small part resident and others do not."""
+        return max(item.nbytes for experts in self.ranges.values() for item in experts)
 
     def small_refs(self) -> list[TensorRef]:
         return [ref for experts in self.ranges.values() for expert in experts for _, _, ref in expert.small]
 
 
-Parts = dict[tuple[str, str], TensorRef]  # by matrix and leaf
+Parts = dict[tuple[str, str], TensorRef]  # by matrix and suffix
 
 
 def map_experts(checkpoint: Checkpoint, names: ExpertNames) -> ExpertMap:
@@ -122,10 +121,10 @@ def map_experts(checkpoint: Checkpoint, names: ExpertNames) -> ExpertMap:
         place = names.find(name)
         if place is None or place[3] in _UNUSED:
             continue
-        layer, expert, matrix, leaf = place
+        layer, expert, matrix, suffix = place
         slices = _unstack(ref) if expert is None else [(expert, ref)]
         for index, part in slices:
-            found[layer][index][matrix, leaf] = part
+            found[layer][index][matrix, suffix] = part
     if not found:
         raise EngineError(
             "checkpoint.no_experts",
@@ -149,21 +148,19 @@ def _unstack(ref: TensorRef) -> list[tuple[int, TensorRef]]:
 def _range(parts: Parts) -> ExpertRange:
     """Join parts that touch in the file, so that a whole expert is one read where the file allows it."""
     largest = max(ref.nbytes for ref in parts.values())
-    small = tuple((matrix, leaf, ref) for (matrix, leaf), ref in parts.items() if ref.nbytes * _SMALL <= largest)
-    runs: list[Run] = []
-    placed: list[ExpertPart] = []
-    for (matrix, leaf), ref in sorted(parts.items(), key=lambda item: (item[1].file, item[1].offset)):
-        if ref.nbytes * _SMALL <= largest:
-            continue
-        last = runs[-1] if runs else None
+    runs: list[tuple[Run, list[ExpertPart]]] = []
+    for (matrix, suffix), ref in sorted(parts.items(), key=lambda item: (item[1].file, item[1].offset)):
+        last = runs[-1][0] if runs else None
         if last and last.file == ref.file and last.offset + last.nbytes == ref.offset:
-            start = last.nbytes
-            runs[-1] = replace(last, nbytes=last.nbytes + ref.nbytes)
+            runs[-1] = replace(last, nbytes=last.nbytes + ref.nbytes), runs[-1][1]
         else:
-            start = 0
-            runs.append(Run(ref.file, ref.offset, ref.nbytes))
-        placed.append(ExpertPart(matrix, leaf, len(runs) - 1, start, ref.nbytes, ref.dtype, ref.shape))
-    return ExpertRange(tuple(runs), tuple(placed), small)
+            runs.append((Run(ref.file, ref.offset, ref.nbytes), []))
+        run, placed = runs[-1]
+        placed.append(ExpertPart(matrix, suffix, ref, 0, ref.offset - run.offset))
+    small = [(part.matrix, part.suffix, part.ref) for run, placed in runs if run.nbytes * _SMALL <= largest for part in placed]
+    kept = [(run, placed) for run, placed in runs if run.nbytes * _SMALL > largest]
+    numbered = tuple(replace(part, run=number) for number, (_, placed) in enumerate(kept) for part in placed)
+    return ExpertRange(tuple(run for run, _ in kept), numbered, tuple(small))
 
 
 def _check_alike(checkpoint: Checkpoint, found: dict[int, dict[int, Parts]]) -> None:
@@ -182,15 +179,15 @@ def _check_alike(checkpoint: Checkpoint, found: dict[int, dict[int, Parts]]) -> 
 
 def _check_parts(what: str, parts: Parts, expected: Parts) -> None:
     if missing := expected.keys() - parts.keys():
-        matrix, leaf = min(missing)
+        matrix, suffix = min(missing)
         raise EngineError(
-            "checkpoint.missing_tensor", f"{what} has no {matrix} {leaf}.", "The download is incomplete: get it again."
+            "checkpoint.missing_tensor", f"{what} has no {matrix}{suffix}.", "The download is incomplete: get it again."
         )
-    for (matrix, leaf), ref in parts.items():
-        alike = expected.get((matrix, leaf))
+    for (matrix, suffix), ref in parts.items():
+        alike = expected.get((matrix, suffix))
         if alike is None or (ref.dtype, ref.shape) != (alike.dtype, alike.shape):
             raise EngineError(
                 "checkpoint.uneven_experts",
-                f"{what} has a {matrix} {leaf} of {ref.dtype}{list(ref.shape)}, unlike the others.",
+                f"{what} has a {matrix}{suffix} of {ref.dtype}{list(ref.shape)}, unlike the others.",
                 "Mixed formats are not supported: get another release of this model.",
             )

@@ -7,19 +7,19 @@ experts is always taken in routing order, so that placement cannot change even t
 import queue
 import time
 from collections import deque
-from collections.abc import Sequence
 
 import torch
 
-from engine.checkpoint.experts import ExpertMap, ExpertNames, ExpertRange
+from engine.checkpoint.experts import ExpertMap
+from engine.experts.bind import ExpertBinder
 from engine.experts.cache import ExpertCache
-from engine.kernels.reference import Reference
+from engine.kernels.kernels import Kernels
+from engine.kernels.native import ExpertTable
+from engine.kernels.weights import ExpertMath
 from engine.meter import Link, Meter
-from engine.tiers.arena import RamArena, SlotLayout
-from engine.tiers.dense import view_bytes
+from engine.tiers.arena import RamArena, run_bases
 from engine.tiers.disk import DiskReader
 
-Assignment = tuple[torch.Tensor | slice, torch.Tensor | int]  # rows of x, and the expert's rank in each one's top-k
 Landed = tuple[tuple[int, int], Exception | None]  # (expert, slot) and what went wrong
 
 
@@ -29,66 +29,55 @@ class ExpertRunner:
     def __init__(
         self,
         experts: ExpertMap,
-        names: ExpertNames,
+        binder: ExpertBinder,
+        math: ExpertMath,
         cache: ExpertCache,
         arena: RamArena,
         reader: DiskReader,
-        kernels: Reference,
+        kernels: Kernels,
         meter: Meter,
     ) -> None:
-        self._experts = experts
-        self._names = names
-        self._cache = cache
-        self._arena = arena
-        self._reader = reader
-        self._kernels = kernels
-        self._meter = meter
-        self._layout = SlotLayout.for_expert(experts.sample)
+        self._experts, self._binder, self._math = experts, binder, math
+        self._cache, self._arena, self._reader = cache, arena, reader
+        self._kernels, self._meter = kernels, meter
+        self._expert_bytes = experts.expert_bytes
+        self._table = ExpertTable(arena.num_slots)
         self._landed: queue.SimpleQueue[Landed] = queue.SimpleQueue()
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Weighted sum of each token's experts: x [T, H], ids [T, k], weights [T, k] to [T, H]. Raises `EngineError`."""
-        groups = _group(ids)
-        outputs = x.new_empty(*ids.shape, x.shape[1])  # [T, k, H]
-        hits = [expert for expert in groups if self._cache.lookup(layer, expert) is not None]
-        misses = [expert for expert in groups if self._cache.lookup(layer, expert) is None]
+        wanted = list(dict.fromkeys(ids.flatten().tolist()))
+        hits = {expert: slot for expert in wanted if (slot := self._cache.lookup(layer, expert)) is not None}
+        misses = [expert for expert in wanted if expert not in hits]
         self._meter.lookups(len(hits), len(misses))
-        self._run_all(layer, x, groups, hits, misses, outputs)
-        self._cache.touch(layer, list(groups))
-        return torch.einsum("tkh,tk->th", outputs, weights)  # [T, H]
+        call = _Call(layer, x, ids, weights)
+        y = self._compute_as_they_land(call, hits, deque(misses)) if misses else self._compute(call, hits, is_last=True)
+        self._cache.touch(layer, wanted)
+        assert y is not None, "the last call sums"
+        return y
 
-    def _run_all(
-        self,
-        layer: int,
-        x: torch.Tensor,
-        groups: dict[int, Assignment],
-        hits: Sequence[int],
-        misses: Sequence[int],
-        outputs: torch.Tensor,
-    ) -> None:
+    def _compute_as_they_land(self, call: "_Call", hits: dict[int, int], waiting: deque[int]) -> torch.Tensor | None:
         """Read ahead into every slot that nothing still to be computed occupies; a prompt may touch more experts than fit."""
-        waiting = deque(misses)
-        keep = set(hits)  # resident and not computed yet: must not be evicted
-        in_flight = 0
+        call.outputs = call.x.new_empty(*call.ids.shape, call.x.shape[1])  # [T, k, H]
+        y, in_flight = None, self._read_ahead(call.layer, waiting, hits)
         try:
-            in_flight += self._read_ahead(layer, waiting, keep)
-            for expert in hits:
-                self._compute(layer, expert, x, groups[expert], outputs)
-                keep.discard(expert)
-                in_flight += self._read_ahead(layer, waiting, keep)
+            if hits:
+                self._compute(call, hits)
+                in_flight += self._read_ahead(call.layer, waiting, ())
             while in_flight:
                 landed = self._await_one()
                 in_flight -= 1
-                expert = self._settle(layer, landed)
-                self._compute(layer, expert, x, groups[expert], outputs)
-                in_flight += self._read_ahead(layer, waiting, keep)
+                expert, slot = self._settle(call.layer, landed)
+                y = self._compute(call, {expert: slot}, is_last=not in_flight and not waiting)
+                in_flight += self._read_ahead(call.layer, waiting, ())
         finally:
             for _ in range(in_flight):  # only after an error: no read may outlive this call
                 (_, slot), _ = self._landed.get()
-                self._cache.abandon(layer, slot)
+                self._cache.abandon(call.layer, slot)
         assert not waiting, "the plan gives every layer at least top-k slots"
+        return y
 
-    def _read_ahead(self, layer: int, waiting: deque[int], keep: set[int]) -> int:
+    def _read_ahead(self, layer: int, waiting: deque[int], keep: dict[int, int] | tuple[()]) -> int:
         """Start reads while slots can be had; returns how many."""
         started = 0
         while waiting:
@@ -96,8 +85,8 @@ class ExpertRunner:
             if slot is None:
                 break
             expert = waiting.popleft()
-            runs = self._experts.ranges[layer][expert].runs
-            self._reader.submit(runs, self._layout.run_base, self._arena.memory(slot), (expert, slot), self._landed)
+            where = self._experts.ranges[layer][expert]
+            self._reader.submit(where.runs, run_bases(where), self._arena.memory(slot), (expert, slot), self._landed)
             started += 1
         return started
 
@@ -107,40 +96,43 @@ class ExpertRunner:
         self._meter.stall(time.perf_counter() - begun)
         return landed
 
-    def _settle(self, layer: int, landed: Landed) -> int:
-        """The expert that landed, now resident. A failed read frees its slot and raises."""
+    def _settle(self, layer: int, landed: Landed) -> tuple[int, int]:
+        """The expert that landed and its slot, now resident. A failed read frees its slot and raises."""
         (expert, slot), error = landed
         if error is not None:
             self._cache.abandon(layer, slot)
             raise error
-        self._meter.add(Link.DISK, self._experts.expert_bytes, 0.0)
+        self._meter.add(Link.DISK, self._experts.ranges[layer][expert].nbytes, 0.0)
+        self._table.set(slot, *self._binder.bind(layer, expert, self._arena.tensor(slot)))
         self._cache.commit(layer, expert, slot)
-        return expert
+        return expert, slot
 
-    def _compute(self, layer: int, expert: int, x: torch.Tensor, rows: Assignment, outputs: torch.Tensor) -> None:
-        with self._meter.timed(Link.RAM, self._experts.expert_bytes):
-            slot = self._cache.lookup(layer, expert)
-            assert slot is not None, f"expert {expert} of layer {layer} was evicted before use"
-            where = self._experts.ranges[layer][expert]
-            gate, up, down = bind(where, self._names, self._layout, self._arena.tensor(slot))
-            tokens, ranks = rows
-            outputs[tokens, ranks] = self._kernels.swiglu(x[tokens], gate, up, down)
-
-
-def bind(where: ExpertRange, names: ExpertNames, layout: SlotLayout, memory: torch.Tensor) -> list[torch.Tensor]:
-    """Gate, up and down of the expert whose bytes lie in `memory` (uint8 [stride]), in place."""
-    parts = {part.matrix: part for part in where.parts}
-    order = [parts[matrix] for matrix in names.separate or ()]
-    return [view_bytes(memory, layout.start(where, part), part.dtype, part.shape) for part in order]
+    def _compute(self, call: "_Call", slots: dict[int, int], *, is_last: bool = False) -> torch.Tensor | None:
+        """These experts' rows of the outputs; the weighted sum of all of them with the last call."""
+        with self._meter.timed(Link.RAM, len(slots) * self._expert_bytes):
+            return self._kernels.moe(
+                self._table,
+                call.x,
+                call.slots_of(slots),
+                call.outputs,
+                call.weights if is_last else None,
+                activation=self._math.activation,
+                alpha=self._math.alpha,
+                limit=self._math.limit,
+            )
 
 
-def _group(ids: torch.Tensor) -> dict[int, Assignment]:
-    """Rows and ranks by expert: ids [T, k]."""
-    top_k = ids.shape[1]
-    if len(ids) == 1:
-        return {expert: (slice(0, 1), rank) for rank, expert in enumerate(ids[0].tolist())}
-    flat = ids.reshape(-1)
-    order = torch.argsort(flat, stable=True)
-    experts, counts = torch.unique_consecutive(flat[order], return_counts=True)
-    pieces = zip(experts.tolist(), torch.split(order, counts.tolist()), strict=True)
-    return {expert: (index // top_k, index % top_k) for expert, index in pieces}
+class _Call:
+    """One layer's work. `outputs` [T, k, H] is needed only when it is done in several calls."""
+
+    def __init__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
+        self.layer, self.x, self.ids, self.weights = layer, x, ids, weights
+        self.outputs: torch.Tensor | None = None
+
+    def slots_of(self, slots: dict[int, int]) -> torch.Tensor:
+        """int32 [T, k]: the slot of each routed expert, -1 for those that are not of `slots`."""
+        if len(self.ids) == 1:
+            return torch.tensor([[slots.get(expert, -1) for expert in self.ids[0].tolist()]], dtype=torch.int32)
+        by_expert = torch.full((int(self.ids.max()) + 1,), -1, dtype=torch.int32)
+        by_expert[torch.tensor(list(slots))] = torch.tensor(list(slots.values()), dtype=torch.int32)
+        return by_expert[self.ids]

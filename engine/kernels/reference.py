@@ -3,17 +3,33 @@
 import torch
 import torch.nn.functional as F
 
+from engine.kernels.native import ExpertTable
+from engine.kernels.weights import Activation, Format, ScaleType, Weight
+
 _SCRATCH_BYTES = 4 << 20  # an upcast block that stays in the CPU's cache: 13 GB/s of bf16 read, against 1.5 without
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])  # OCP Microscaling Formats 1.0, section 5.3.3
+_AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]  # nibble of each row in its word: AutoAWQ packs rows 0 2 4 6 1 3 5 7
+_DTYPES = {
+    Format.F32: torch.float32, Format.F16: torch.float16, Format.BF16: torch.bfloat16, Format.E4M3: torch.float8_e4m3fn,
+}  # fmt: skip
+_SCALE_DTYPES = {
+    ScaleType.F32: torch.float32, ScaleType.BF16: torch.bfloat16, ScaleType.F16: torch.float16,
+    ScaleType.E8M0: torch.float8_e8m0fnu, ScaleType.E4M3: torch.float8_e4m3fn,
+}  # fmt: skip
 
 
 class Reference:
-    """Matrix products in fp32 over weights as published (F32, F16, BF16). Not thread-safe: it owns its scratch memory."""
+    """Matrix products in fp32 over weights as published. Not thread-safe: it owns its scratch memory."""
+
+    isa = "reference"
 
     def __init__(self) -> None:
         self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32)
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """x [T, in] fp32 times weight [out, in] of any supported type, giving fp32 [T, out]."""
+    def linear(self, x: torch.Tensor, weight: torch.Tensor | Weight) -> torch.Tensor:
+        """x [T, in] fp32 times weight [out, in] of any supported type, giving fp32 [T, out]; a `Weight` brings its bias."""
+        if isinstance(weight, Weight):
+            return F.linear(x, dequantise(weight), None if weight.bias is None else weight.bias.float())
         if weight.dtype == torch.float32:
             return F.linear(x, weight)
         out_features, in_features = weight.shape
@@ -30,6 +46,144 @@ class Reference:
     def _upcast(self, weight: torch.Tensor) -> torch.Tensor:
         return self._scratch[: weight.numel()].view(weight.shape).copy_(weight)
 
-    def swiglu(self, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    def swiglu(
+        self, x: torch.Tensor, gate: torch.Tensor | Weight, up: torch.Tensor | Weight, down: torch.Tensor | Weight
+    ) -> torch.Tensor:
         """down(silu(gate x) * up x): x [T, H] to [T, H]. Source: Shazeer 2020, GLU Variants."""
         return self.linear(F.silu(self.linear(x, gate)) * self.linear(x, up), down)
+
+    def moe(
+        self,
+        table: ExpertTable,
+        x: torch.Tensor,
+        slots: torch.Tensor,
+        outputs: torch.Tensor | None,
+        weights: torch.Tensor | None = None,
+        *,
+        activation: Activation = Activation.SILU,
+        alpha: float = 1.702,
+        limit: float = 7.0,
+    ) -> torch.Tensor | None:
+        """As `Native.moe`."""
+        if outputs is None:
+            outputs = x.new_empty(*slots.shape, x.shape[1])
+        for slot in slots.unique().tolist():
+            if slot < 0:
+                continue
+            gate, up, down = table.get(slot)
+            tokens, ranks = (slots == slot).nonzero(as_tuple=True)
+            rows = x[tokens]
+            mixed = activate(activation, None if gate is None else self.linear(rows, gate), self.linear(rows, up), alpha, limit)
+            outputs[tokens, ranks] = self.linear(mixed, down)
+        return None if weights is None else torch.einsum("tkh,tk->th", outputs, weights)
+
+    def read(self, memory: torch.Tensor) -> int:
+        """As `Native.read`."""
+        return int(memory.sum())
+
+    def attention(
+        self,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+        sinks: torch.Tensor | None = None,
+        softcap: float = 0.0,
+    ) -> torch.Tensor:
+        """As `Native.attention`."""
+        count, total, group = q.shape[0], keys.shape[1], q.shape[1] // keys.shape[0]
+        keys, values = (part.to(q.dtype).repeat_interleave(group, dim=0) for part in (keys, values))
+        logits = torch.einsum("thd,hsd->hts", q, keys) * (q.shape[-1] ** -0.5 if scale is None else scale)  # [Hq, T, S]
+        if softcap:
+            logits = (logits / softcap).tanh() * softcap
+        position = torch.arange(total - count, total)[:, None]
+        seen = torch.arange(total)[None, :]
+        mask = seen <= position if window is None else (seen <= position) & (seen > position - window)
+        logits = logits.masked_fill(~mask, float("-inf"))
+        if sinks is not None:
+            column = sinks.to(q.dtype)[:, None, None].expand(-1, count, 1)
+            logits = torch.cat((logits, column), dim=-1)
+        return torch.einsum("hts,hsd->thd", logits.softmax(dim=-1)[..., :total], values)
+
+
+def activate(kind: Activation, gate: torch.Tensor | None, up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+    """The function between an expert's matrices, as the models' own files write it."""
+    if kind == Activation.RELU2:
+        return up.relu().square()
+    assert gate is not None, f"{kind.name} needs a gate"
+    if kind == Activation.GPT_OSS:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return (up + 1) * gate * torch.sigmoid(alpha * gate)
+    if kind == Activation.GELU_TANH:
+        return F.gelu(gate, approximate="tanh") * up
+    if kind == Activation.SILU_CLAMPED:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return F.silu(gate) * up
+
+
+def dequantise(weight: Weight) -> torch.Tensor:
+    """The matrix in fp32 [rows, cols]."""
+    codes = _codes(weight)
+    if weight.scales is None:
+        return codes
+    rows, groups = -(-weight.rows // weight.block_rows), -(-weight.cols // weight.block_cols)
+    dtype = _SCALE_DTYPES[weight.scale_type]
+    scales = _strided(weight.scales, (rows, groups, dtype.itemsize), (weight.scale_row_stride, weight.scale_col_stride, 1))
+    spread = _spread(scales.view(dtype)[..., 0].float(), weight)
+    if weight.format >= Format.INT4:
+        codes = codes - _spread(_zeros(weight, groups), weight)
+    return codes * (spread * weight.global_scale)
+
+
+def _spread(blocks: torch.Tensor, weight: Weight) -> torch.Tensor:
+    tall = blocks.repeat_interleave(weight.block_rows, dim=0)[: weight.rows]
+    return tall.repeat_interleave(weight.block_cols, dim=1)[:, : weight.cols]
+
+
+def _strided(data: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """A copy of uint8 `data` by byte strides, aligned for any view."""
+    return data.as_strided(shape, strides, data.storage_offset()).clone(memory_format=torch.contiguous_format)
+
+
+def _words(data: torch.Tensor, rows: int, cols: int, stride: int) -> torch.Tensor:
+    """Little-endian int32 words [rows, cols]."""
+    return _strided(data, (rows, cols * 4), (stride, 1)).view(torch.int32)
+
+
+def _nibbles(words: torch.Tensor) -> torch.Tensor:
+    """The eight nibbles of int32 words [..., 8], lowest first."""
+    return (words[..., None] >> torch.arange(0, 32, 4, dtype=torch.int32)) & 15
+
+
+def _codes(weight: Weight) -> torch.Tensor:
+    """What is stored, as fp32 [rows, cols], before zero point and scale."""
+    rows, cols = weight.shape
+    if weight.format in _DTYPES:
+        dtype = _DTYPES[weight.format]
+        return _strided(weight.data, (rows, cols * dtype.itemsize), (weight.row_stride, 1)).view(dtype).float()
+    if weight.format == Format.INT4_GPTQ:
+        return _nibbles(_words(weight.data, cols // 8, rows, weight.row_stride)).permute(1, 0, 2).reshape(rows, cols).float()
+    if weight.format == Format.INT4_AWQ:
+        nibbles = _nibbles(_words(weight.data, cols, rows // 8, weight.row_stride))  # [cols, rows / 8, 8]
+        return nibbles[..., _AWQ_ORDER].reshape(cols, rows).t().float()
+    packed = _strided(weight.data, (rows, cols // 2), (weight.row_stride, 1))
+    nibbles = torch.stack((packed & 15, packed >> 4), dim=-1).reshape(rows, cols)
+    if weight.format == Format.INT4:
+        return nibbles.float()
+    return _E2M1[(nibbles & 7).long()] * torch.where(nibbles > 7, -1.0, 1.0)
+
+
+def _zeros(weight: Weight, groups: int) -> torch.Tensor:
+    """Zero points as fp32 [rows, groups]."""
+    if weight.zeros is None:
+        return torch.full((weight.rows, groups), 8.0)
+    words = -(-weight.rows // 8)
+    if weight.format == Format.INT4:
+        nibbles = _nibbles(_words(weight.zeros, words, groups, weight.zero_stride)).permute(0, 2, 1)  # [words, 8, groups]
+        return nibbles.reshape(words * 8, groups)[: weight.rows].float() + weight.zero_offset
+    nibbles = _nibbles(_words(weight.zeros, groups, words, weight.zero_stride))  # [groups, words, 8]
+    if weight.format == Format.INT4_AWQ:
+        nibbles = nibbles[..., _AWQ_ORDER]
+    return nibbles.reshape(groups, words * 8)[:, : weight.rows].t().float() + weight.zero_offset

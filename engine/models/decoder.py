@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.kernels.reference import Reference
+from engine.kernels.kernels import Kernels
 from engine.kv.cache import KvCache
-from engine.models.layers import Experts, Rope, Weights, rms_norm
+from engine.models.layers import Experts, Rope, Weights, embed, rms_norm
 
 Block = Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor], KvCache, Experts], torch.Tensor]
-Shapes = dict[str, tuple[int, ...]]
+Shapes = dict[str, tuple[int, ...]]  # matrices [out, in] by stem, vectors by their whole name
 
 
 def frame_shapes(vocab_size: int, hidden_size: int, *, tied: bool) -> Shapes:
     """The tensors of `Decoder` itself."""
-    shapes: Shapes = {"model.embed_tokens.weight": (vocab_size, hidden_size), "model.norm.weight": (hidden_size,)}
+    shapes: Shapes = {"model.embed_tokens": (vocab_size, hidden_size), "model.norm.weight": (hidden_size,)}
     if not tied:
-        shapes["lm_head.weight"] = (vocab_size, hidden_size)
+        shapes["lm_head"] = (vocab_size, hidden_size)
     return shapes
 
 
@@ -27,13 +27,13 @@ def attention_shapes(
     shapes: Shapes = {
         f"{block}.input_layernorm.weight": (hidden_size,),
         f"{block}.post_attention_layernorm.weight": (hidden_size,),
-        f"{block}.self_attn.q_proj.weight": (num_heads * head_dim, hidden_size),
-        f"{block}.self_attn.k_proj.weight": (num_kv_heads * head_dim, hidden_size),
-        f"{block}.self_attn.v_proj.weight": (num_kv_heads * head_dim, hidden_size),
-        f"{block}.self_attn.o_proj.weight": (hidden_size, num_heads * head_dim),
+        f"{block}.self_attn.q_proj": (num_heads * head_dim, hidden_size),
+        f"{block}.self_attn.k_proj": (num_kv_heads * head_dim, hidden_size),
+        f"{block}.self_attn.v_proj": (num_kv_heads * head_dim, hidden_size),
+        f"{block}.self_attn.o_proj": (hidden_size, num_heads * head_dim),
     }
     if bias:
-        shapes |= {name.replace(".weight", ".bias"): shape[:1] for name, shape in shapes.items() if "self_attn" in name}
+        shapes |= {f"{name}.bias": shape[:1] for name, shape in shapes.items() if "self_attn" in name}
     return shapes
 
 
@@ -45,14 +45,14 @@ def swiglu_shapes(hidden_size: int, inner_size: int) -> tuple[tuple[int, int], t
 class Decoder:
     """A `Model`; see there."""
 
-    def __init__(self, weights: Weights, blocks: Sequence[Block], rope: Rope, rms_eps: float, kernels: Reference) -> None:
-        self._embedding = weights["model.embed_tokens.weight"]
-        self._head = weights["lm_head.weight" if "lm_head.weight" in weights else "model.embed_tokens.weight"]
+    def __init__(self, weights: Weights, blocks: Sequence[Block], rope: Rope, rms_eps: float, kernels: Kernels) -> None:
+        self._embedding = weights.matrix("model.embed_tokens")
+        self._head = weights.matrix("lm_head" if weights.has("lm_head") else "model.embed_tokens")
         self._norm = weights.vector("model.norm.weight")
         self._blocks, self._rope, self._rms_eps, self._kernels = blocks, rope, rms_eps, kernels
 
     def __call__(self, tokens: torch.Tensor, kv: KvCache, experts: Experts) -> torch.Tensor:
-        x = self._embedding[tokens].float()  # [T, H]
+        x = embed(self._embedding, tokens)  # [T, H]
         rope = self._rope.table(kv.length, len(tokens))
         for block in self._blocks:
             x = block(x, rope, kv, experts)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from engine.kernels.reference import Reference
-from engine.kernels.weights import Activation
+from engine.kernels.kernels import Kernels
+from engine.kernels.weights import Activation, ExpertMath
 from engine.kv.cache import KvCache
 from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes
 from engine.models.hf_config import HfConfig
@@ -71,8 +71,8 @@ class Config:
         return tuple(range(self.num_layers))
 
     @property
-    def activation(self) -> Activation:
-        return Activation.GPT_OSS
+    def math(self) -> ExpertMath:
+        return ExpertMath(Activation.GPT_OSS, _ACTIVATION_ALPHA, self.activation_limit)
 
 
 def weight_shapes(config: Config) -> Shapes:
@@ -82,18 +82,17 @@ def weight_shapes(config: Config) -> Shapes:
         block = f"model.layers.{layer}"
         shapes |= attention_shapes(block, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim, bias=True)
         shapes[f"{block}.self_attn.sinks"] = (config.num_heads,)
-        shapes[f"{block}.mlp.router.weight"] = (config.num_experts, config.hidden_size)
+        shapes[f"{block}.mlp.router"] = (config.num_experts, config.hidden_size)
         shapes[f"{block}.mlp.router.bias"] = (config.num_experts,)
     return shapes
 
 
 class Block:
-    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Reference) -> None:
+    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
         self._layer, self._config, self._kernels = layer, config, kernels
         self._input_norm = weights.vector("input_layernorm.weight")
         self._post_norm = weights.vector("post_attention_layernorm.weight")
-        self._router, self._router_bias = weights["mlp.router.weight"], weights.vector("mlp.router.bias")
-        attention = weights.at("self_attn")
+        self._router = weights.matrix("mlp.router")
         self._attention = GroupedQueryAttention(
             layer,
             config.num_heads,
@@ -101,21 +100,19 @@ class Block:
             config.head_dim,
             config.rms_eps,
             kernels,
-            attention,
+            weights.at("self_attn"),
             config.windows[layer],
-            attention.vector("sinks"),
         )
 
     def __call__(self, x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], kv: KvCache, experts: Experts) -> torch.Tensor:
         x = x + self._attention(rms_norm(x, self._input_norm, self._config.rms_eps), rope, kv)
         normed = rms_norm(x, self._post_norm, self._config.rms_eps)
-        logits = self._kernels.linear(normed, self._router) + self._router_bias  # [T, E]
+        logits = self._kernels.linear(normed, self._router)  # [T, E]
         chosen, ids = torch.topk(logits, self._config.top_k, dim=-1)
         return x + experts(self._layer, normed, ids, chosen.softmax(dim=-1))
 
 
-def build(config: Config, tensors: dict[str, torch.Tensor], kernels: Reference) -> Decoder:
-    weights = Weights(tensors)
+def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:
     blocks = [Block(layer, config, weights.at(f"model.layers.{layer}"), kernels) for layer in range(config.num_layers)]
     rope = Rope(config.head_dim, config.rope_theta, config.yarn)
     return Decoder(weights, blocks, rope, config.rms_eps, kernels)

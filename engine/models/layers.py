@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from engine.kernels.reference import Reference
+from engine.kernels.kernels import Kernels
+from engine.kernels.weights import Weight, plain_tensor
 from engine.kv.cache import KvCache
 
 # (layer, x [T, H], ids [T, k], weights [T, k]) -> [T, H]
@@ -24,23 +25,25 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Weights:
-    """Dense tensors by published name, with a prefix that `at` extends."""
+    """Dense weights by published name, under a prefix that `at` extends: matrices by stem, all else as fp32 vectors."""
 
-    tensors: dict[str, torch.Tensor]
+    matrices: dict[str, Weight]
+    vectors: dict[str, torch.Tensor]
     prefix: str = ""
 
     def at(self, part: str) -> "Weights":
-        return Weights(self.tensors, f"{self.prefix}{part}.")
+        return Weights(self.matrices, self.vectors, f"{self.prefix}{part}.")
 
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self.tensors[self.prefix + name]
-
-    def __contains__(self, name: str) -> bool:
-        return self.prefix + name in self.tensors
+    def matrix(self, stem: str) -> Weight:
+        """[out, in] with its bias, in whatever format it is published."""
+        return self.matrices[self.prefix + stem]
 
     def vector(self, name: str) -> torch.Tensor:
-        """A small tensor in fp32, for norms and biases."""
-        return self[name].float()
+        """A norm's weight, sinks and the like, fp32."""
+        return self.vectors[self.prefix + name]
+
+    def has(self, name: str) -> bool:
+        return self.prefix + name in self.matrices or self.prefix + name in self.vectors
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -112,60 +115,27 @@ class GroupedQueryAttention:
     num_kv_heads: int
     head_dim: int
     eps: float
-    kernels: Reference
-    weights: Weights  # q_proj, k_proj, v_proj, o_proj [, q_norm, k_norm]
+    kernels: Kernels
+    weights: Weights  # q_proj, k_proj, v_proj, o_proj [, q_norm, k_norm, sinks]
     window: int | None = None
-    sinks: torch.Tensor | None = None  # [Hq]
 
     def __call__(self, x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], kv: KvCache) -> torch.Tensor:
-        w, count = self.weights, len(x)
-        q = self._project("q_proj", x).view(count, self.num_heads, self.head_dim)  # [T, Hq, D]
-        k = self._project("k_proj", x).view(count, self.num_kv_heads, self.head_dim)  # [T, Hkv, D]
-        v = self._project("v_proj", x).view(count, self.num_kv_heads, self.head_dim)  # [T, Hkv, D]
-        if "q_norm.weight" in w:
+        linear, w, count = self.kernels.linear, self.weights, len(x)
+        q = linear(x, w.matrix("q_proj")).view(count, self.num_heads, self.head_dim)  # [T, Hq, D]
+        k = linear(x, w.matrix("k_proj")).view(count, self.num_kv_heads, self.head_dim)  # [T, Hkv, D]
+        v = linear(x, w.matrix("v_proj")).view(count, self.num_kv_heads, self.head_dim)  # [T, Hkv, D]
+        if w.has("q_norm.weight"):
             q = rms_norm(q, w.vector("q_norm.weight"), self.eps)
             k = rms_norm(k, w.vector("k_norm.weight"), self.eps)
         keys, values = kv.append(self.layer, Rope.rotate(k, rope), v)  # [Hkv, S, D]
-        q = Rope.rotate(q, rope).transpose(0, 1)  # [Hq, T, D]
-        mixed = attend(q, keys, values, self.window, self.sinks)  # [Hq, T, D]
-        return self._project("o_proj", mixed.transpose(0, 1).reshape(count, -1))  # [T, H]
-
-    def _project(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        y = self.kernels.linear(x, self.weights[f"{name}.weight"])
-        return y + self.weights.vector(f"{name}.bias") if f"{name}.bias" in self.weights else y
+        sinks = w.vector("sinks") if w.has("sinks") else None
+        mixed = self.kernels.attention(Rope.rotate(q, rope), keys, values, window=self.window, sinks=sinks)  # [T, Hq, D]
+        return linear(mixed.flatten(1), w.matrix("o_proj"))  # [T, H]
 
 
-def attend(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None = None, sinks: torch.Tensor | None = None
-) -> torch.Tensor:
-    """softmax(q kᵀ / √D) v, each of T queries [Hq, T, D] seeing the S - T keys [Hkv, S, D] before them and its own.
-
-    `sinks` [Hq] are logits that take part in the softmax and bring no value. Source: gpt-oss model card 2025.
-    """
-    count, total = q.shape[1], keys.shape[1]
-    first = 0 if window is None else max(0, total - count - window + 1)
-    keys, values = keys[:, first:], values[:, first:]
-    mask = None
-    if count > 1:
-        position = torch.arange(total - count, total)[:, None]  # [T, 1]
-        seen = torch.arange(first, total)[None, :]  # [1, S]
-        mask = seen <= position if window is None else (seen <= position) & (seen > position - window)
-    if sinks is not None:
-        return _attend_with_sinks(q, keys, values, mask, sinks)
-    return F.scaled_dot_product_attention(q[None], keys[None], values[None], attn_mask=mask, enable_gqa=True)[0]
-
-
-def _attend_with_sinks(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, sinks: torch.Tensor
-) -> torch.Tensor:
-    heads, count, dim = q.shape
-    grouped = q.view(len(keys), -1, count, dim)  # [Hkv, G, T, D]
-    logits = grouped @ keys[:, None].transpose(-1, -2) / math.sqrt(dim)  # [Hkv, G, T, S]
-    if mask is not None:
-        logits = logits.masked_fill(~mask, -torch.inf)
-    sink = sinks.view(len(keys), -1, 1, 1).expand(-1, -1, count, 1)
-    shares = torch.cat((logits, sink), dim=-1).softmax(dim=-1)[..., :-1]
-    return (shares @ values[:, None]).view(heads, count, -1)
+def embed(table: Weight, tokens: torch.Tensor) -> torch.Tensor:
+    """Rows of an unquantised embedding [V, H] as fp32 [T, H]."""
+    return plain_tensor(table)[tokens].float()
 
 
 def softmax_top_k(logits: torch.Tensor, top_k: int, *, renormalise: bool) -> tuple[torch.Tensor, torch.Tensor]:

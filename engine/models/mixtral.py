@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from engine.kernels.reference import Reference
+from engine.kernels.kernels import Kernels
+from engine.kernels.weights import ExpertMath
 from engine.kv.cache import KvCache
 from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes
 from engine.models.hf_config import HfConfig
@@ -58,6 +59,10 @@ class Config:
     def moe_layers(self) -> tuple[int, ...]:
         return tuple(range(self.num_layers))
 
+    @property
+    def math(self) -> ExpertMath:
+        return ExpertMath()
+
 
 def weight_shapes(config: Config) -> Shapes:
     """Published name and shape of every dense tensor."""
@@ -65,16 +70,16 @@ def weight_shapes(config: Config) -> Shapes:
     for layer in range(config.num_layers):
         block = f"model.layers.{layer}"
         shapes |= attention_shapes(block, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim)
-        shapes[f"{block}.block_sparse_moe.gate.weight"] = (config.num_experts, config.hidden_size)
+        shapes[f"{block}.block_sparse_moe.gate"] = (config.num_experts, config.hidden_size)
     return shapes
 
 
 class Block:
-    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Reference) -> None:
+    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
         self._layer, self._config, self._kernels = layer, config, kernels
         self._input_norm = weights.vector("input_layernorm.weight")
         self._post_norm = weights.vector("post_attention_layernorm.weight")
-        self._router = weights["block_sparse_moe.gate.weight"]
+        self._router = weights.matrix("block_sparse_moe.gate")
         self._attention = GroupedQueryAttention(
             layer,
             config.num_heads,
@@ -93,7 +98,6 @@ class Block:
         return x + experts(self._layer, normed, ids, weights)
 
 
-def build(config: Config, tensors: dict[str, torch.Tensor], kernels: Reference) -> Decoder:
-    weights = Weights(tensors)
+def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:
     blocks = [Block(layer, config, weights.at(f"model.layers.{layer}"), kernels) for layer in range(config.num_layers)]
     return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta, config.yarn), config.rms_eps, kernels)

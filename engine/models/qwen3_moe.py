@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from engine.kernels.reference import Reference
+from engine.kernels.kernels import Kernels
+from engine.kernels.weights import ExpertMath
 from engine.kv.cache import KvCache
 from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes, swiglu_shapes
 from engine.models.hf_config import HfConfig
@@ -70,6 +71,10 @@ class Config:
             tied=hf.flag("tie_word_embeddings", False),
         )
 
+    @property
+    def math(self) -> ExpertMath:
+        return ExpertMath()
+
 
 def weight_shapes(config: Config) -> Shapes:
     """Published name and shape of every dense tensor."""
@@ -79,15 +84,15 @@ def weight_shapes(config: Config) -> Shapes:
         shapes |= attention_shapes(block, config.hidden_size, config.num_heads, config.num_kv_heads, config.head_dim)
         shapes[f"{block}.self_attn.q_norm.weight"] = shapes[f"{block}.self_attn.k_norm.weight"] = (config.head_dim,)
         if layer in config.moe_layers:
-            shapes[f"{block}.mlp.gate.weight"] = (config.num_experts, config.hidden_size)
+            shapes[f"{block}.mlp.gate"] = (config.num_experts, config.hidden_size)
         else:
             for part, shape in zip(_PARTS, swiglu_shapes(config.hidden_size, config.dense_size), strict=True):
-                shapes[f"{block}.mlp.{part}.weight"] = shape
+                shapes[f"{block}.mlp.{part}"] = shape
     return shapes
 
 
 class Block:
-    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Reference) -> None:
+    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
         self._layer, self._config, self._kernels = layer, config, kernels
         self._input_norm = weights.vector("input_layernorm.weight")
         self._post_norm = weights.vector("post_attention_layernorm.weight")
@@ -108,15 +113,14 @@ class Block:
         normed = rms_norm(x, self._post_norm, self._config.rms_eps)
         if self._layer in self._config.moe_layers:
             return x + self._moe(normed, experts)
-        return x + self._kernels.swiglu(normed, *(self._mlp[f"{part}.weight"] for part in _PARTS))
+        return x + self._kernels.swiglu(normed, *(self._mlp.matrix(part) for part in _PARTS))
 
     def _moe(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
-        logits = self._kernels.linear(x, self._mlp["gate.weight"])  # [T, E]
+        logits = self._kernels.linear(x, self._mlp.matrix("gate"))  # [T, E]
         ids, weights = softmax_top_k(logits, self._config.top_k, renormalise=self._config.renormalise)
         return experts(self._layer, x, ids, weights)
 
 
-def build(config: Config, tensors: dict[str, torch.Tensor], kernels: Reference) -> Decoder:
-    weights = Weights(tensors)
+def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:
     blocks = [Block(layer, config, weights.at(f"model.layers.{layer}"), kernels) for layer in range(config.num_layers)]
     return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta, config.yarn), config.rms_eps, kernels)

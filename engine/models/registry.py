@@ -24,6 +24,11 @@ class Architecture:
 
 _ROWS = (
     Architecture(
+        "gpt_oss",
+        "engine.models.gpt_oss",
+        ExpertNames("model.layers.{layer}.mlp.experts", fused=("gate_up_proj", "down_proj"), is_interleaved=True),
+    ),
+    Architecture(
         "mixtral",
         "engine.models.mixtral",
         ExpertNames("model.layers.{layer}.block_sparse_moe.experts", separate=("w1", "w3", "w2")),
@@ -31,7 +36,11 @@ _ROWS = (
     Architecture(
         "qwen3_moe",
         "engine.models.qwen3_moe",
-        ExpertNames("model.layers.{layer}.mlp.experts", separate=("gate_proj", "up_proj", "down_proj")),
+        ExpertNames(
+            "model.layers.{layer}.mlp.experts",
+            separate=("gate_proj", "up_proj", "down_proj"),
+            fused=("gate_up_proj", "down_proj"),
+        ),
     ),
 )
 _BY_TYPE = {row.model_type: row for row in _ROWS}

@@ -1,11 +1,10 @@
 """Fixed slots of RAM, one expert each, taken once and never given back. Knows bytes and alignment, no expert and no format."""
 
 import mmap
-from dataclasses import dataclass
 
 import torch
 
-from engine.checkpoint.experts import ExpertPart, ExpertRange
+from engine.checkpoint.experts import ExpertMap, ExpertPart, ExpertRange
 from engine.errors import EngineError
 from engine.units import format_bytes
 
@@ -18,25 +17,28 @@ def align_up(count: int, block: int = BLOCK) -> int:
     return -(-count // block) * block
 
 
-@dataclass(frozen=True, slots=True)
-class SlotLayout:
-    """Where an expert's runs land in its slot. A run is read as the aligned superset of its bytes, so its data starts at
-    `run_base[r] + file_offset % BLOCK`."""
+def run_bases(expert: ExpertRange) -> list[int]:
+    """Where each run of an expert lands in its slot. A run is read as the aligned superset of its bytes, so its data starts
+    at `base + file_offset % BLOCK`."""
+    bases, position = [], 0
+    for run in expert.runs:
+        bases.append(position)
+        position += align_up(run.offset % BLOCK + run.nbytes)
+    return bases
 
-    run_base: tuple[int, ...]
-    stride: int
 
-    @classmethod
-    def for_expert(cls, expert: ExpertRange) -> "SlotLayout":
-        bases, position = [], 0
-        for run in expert.runs:
-            bases.append(position)
-            position += align_up(run.nbytes) + BLOCK
-        return cls(tuple(bases), position)
+def part_start(expert: ExpertRange, part: ExpertPart) -> int:
+    """Offset of a part's first byte within the slot."""
+    return run_bases(expert)[part.run] + expert.runs[part.run].offset % BLOCK + part.start
 
-    def start(self, expert: ExpertRange, part: ExpertPart) -> int:
-        """Offset of a part's first byte within the slot."""
-        return self.run_base[part.run] + expert.runs[part.run].offset % BLOCK + part.start
+
+def slot_stride(experts: ExpertMap) -> int:
+    """Bytes that hold any expert of the map: those cut by a shard's end have more runs than others."""
+    return max(
+        sum(align_up(run.offset % BLOCK + run.nbytes) for run in item.runs)
+        for layer in experts.ranges.values()
+        for item in layer
+    )
 
 
 def aligned_memory(size: int) -> memoryview:

@@ -198,4 +198,4 @@ def test_adjacent_parts_become_one_read(tmp_path: Path) -> None:
             part = by_matrix[matrix]
             run = expert.runs[part.run]
             start = run.offset + part.start
-            assert data[start : start + part.nbytes] == data[base + 8 * position : base + 8 * position + 8]
+            assert data[start : start + part.ref.nbytes] == data[base + 8 * position : base + 8 * position + 8]

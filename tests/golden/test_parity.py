@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.tiny import session_on
+from tests.helpers.tiny import kernels_named, session_on
 
 transformers = pytest.importorskip("transformers", reason="the reference for parity is not installed")
 
@@ -55,8 +55,9 @@ def _reference(name: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", _TINY)
+@pytest.mark.parametrize("kernels", ["reference", "native"])
 @pytest.mark.filterwarnings("ignore")  # the reference warns about its own affairs
-def test_logits_equal_the_reference(name: str, tmp_path: Path) -> None:
+def test_logits_equal_the_reference(name: str, kernels: str, tmp_path: Path) -> None:
     model = _reference(name, tmp_path)
     tokens = torch.randint(0, 128, (40,), generator=torch.Generator().manual_seed(1)).tolist()
     with torch.no_grad():
@@ -69,7 +70,7 @@ def test_logits_equal_the_reference(name: str, tmp_path: Path) -> None:
         "the experts of this checkpoint do not matter: the test proves nothing"
     )
 
-    with session_on(tmp_path) as (session, _):
+    with session_on(tmp_path, kernels=kernels_named(kernels)) as (session, _):
         prefill, _ = session.sync(tokens[:24])
         torch.testing.assert_close(prefill, expected[23], atol=1e-4, rtol=1e-4)
         for position in range(24, 40):

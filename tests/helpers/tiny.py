@@ -7,12 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from engine.config import Wishes
 from engine.engine import inspect, open_session, plan_for
+from engine.errors import EngineError
+from engine.kernels.kernels import Kernels
+from engine.kernels.native import Native
 from engine.kernels.reference import Reference
 from engine.protocol import Plan
 from engine.session import Session
@@ -83,8 +87,20 @@ def write_text_files(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "chat_template": TEMPLATE}))
 
 
+def kernels_named(name: str) -> Kernels:
+    """ "reference", or "native" with the exact batches; skips where the library is not built."""
+    if name == "reference":
+        return Reference()
+    try:
+        return Native(2, fast=False)
+    except EngineError as error:
+        pytest.skip(str(error))
+
+
 @contextmanager
-def session_on(folder: Path, slots_per_layer: int | None = None, **wishes: Any) -> Iterator[tuple[Session, Plan]]:
+def session_on(
+    folder: Path, slots_per_layer: int | None = None, kernels: Kernels | None = None, **wishes: Any
+) -> Iterator[tuple[Session, Plan]]:
     """A session without tokenizer; `slots_per_layer` overrides what the planner would give."""
     source = inspect(folder)
     plan = plan_for(source, Wishes(**({"context": 256} | wishes)))
@@ -92,6 +108,6 @@ def session_on(folder: Path, slots_per_layer: int | None = None, **wishes: Any) 
         plan = replace(plan, slots_per_layer=(slots_per_layer,) * plan.num_layers)
     reader = DiskReader()
     try:
-        yield open_session(source, plan, reader, Reference()), plan
+        yield open_session(source, plan, reader, kernels or Reference()), plan
     finally:
         reader.close()

@@ -1,20 +1,31 @@
 """The central promise: where experts live never changes the answer, and the meter counts exactly what that cost."""
 
-from itertools import product
+from dataclasses import dataclass
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from engine.kernels.kernels import Kernels
 from engine.meter import Link, Phase, Traffic
-from tests.helpers.tiny import session_on, write_mixtral
+from tests.helpers.tiny import kernels_named, session_on, write_mixtral
 
 PROMPT = torch.randint(3, 259, (70,), generator=torch.Generator().manual_seed(3)).tolist()
 
 
-def _run(folder: Path, slots_per_layer: int | None = None, expert_ram: str | None = None) -> tuple[list[torch.Tensor], list[int], list[Traffic], int]:
+@dataclass(frozen=True)
+class Case:
+    folder: Path
+    kernels: Kernels
+
+
+def _run(
+    case: Case, slots_per_layer: int | None = None, expert_ram: str | None = None
+) -> tuple[list[torch.Tensor], list[int], list[Traffic], int]:
     """Prefill and 24 greedy steps: logits, ids, traffic, bytes of an expert."""
-    with session_on(folder, slots_per_layer, expert_ram=expert_ram) as (session, plan):
+    with session_on(case.folder, slots_per_layer, case.kernels, expert_ram=expert_ram) as (session, plan):
         logits, traffic = session.sync(PROMPT)
         outputs, ids, records = [logits], [int(logits.argmax())], [traffic]
         for _ in range(24):
@@ -26,22 +37,27 @@ def _run(folder: Path, slots_per_layer: int | None = None, expert_ram: str | Non
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16", "float16"])
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_mixtral(tmp_path_factory.mktemp("placement") / "model", getattr(torch, request.param))
 
 
+@pytest.fixture(scope="module", params=["reference", "native"])
+def case(request: pytest.FixtureRequest, folder: Path) -> Case:
+    return Case(folder, kernels_named(request.param))
+
+
 @pytest.mark.parametrize("slots", [2, 3, 5, 8])
-def test_slots_do_not_change_logits(checkpoint: Path, slots: int) -> None:
-    expected, expected_ids, _, _ = _run(checkpoint, expert_ram="100%")
-    outputs, ids, _, _ = _run(checkpoint, slots_per_layer=slots)
+def test_slots_do_not_change_logits(case: Case, slots: int) -> None:
+    expected, expected_ids, _, _ = _run(case, expert_ram="100%")
+    outputs, ids, _, _ = _run(case, slots_per_layer=slots)
     assert ids == expected_ids
     for ours, theirs in zip(outputs, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=0, rtol=0)  # sums are taken in routing order: not even rounding differs
 
 
 @pytest.mark.parametrize("budget", ["100%", "50%", "30%", "25%"])
-def test_disk_bytes_are_misses_times_expert_bytes(checkpoint: Path, budget: str) -> None:
-    _, _, records, expert_bytes = _run(checkpoint, expert_ram=budget)
+def test_disk_bytes_are_misses_times_expert_bytes(case: Case, budget: str) -> None:
+    _, _, records, expert_bytes = _run(case, expert_ram=budget)
     for record in records:
         moved = record.links[Link.DISK].bytes if Link.DISK in record.links else 0
         assert moved == record.misses * expert_bytes
@@ -50,23 +66,50 @@ def test_disk_bytes_are_misses_times_expert_bytes(checkpoint: Path, budget: str)
     assert all(record.hits + record.misses == 3 * 2 for record in records[1:]), "3 layers look up 2 experts each"
 
 
-def test_everything_resident_reads_each_expert_once(checkpoint: Path) -> None:
-    _, _, records, _ = _run(checkpoint, expert_ram="100%")
+def test_everything_resident_reads_each_expert_once(case: Case) -> None:
+    _, _, records, _ = _run(case, expert_ram="100%")
     assert sum(record.misses for record in records) <= 3 * 8
 
 
-def test_a_smaller_budget_never_misses_less(checkpoint: Path) -> None:
-    misses = [sum(record.misses for record in _run(checkpoint, slots_per_layer=slots)[2]) for slots in (8, 5, 3, 2)]
+def test_a_smaller_budget_never_misses_less(case: Case) -> None:
+    misses = [sum(record.misses for record in _run(case, slots_per_layer=slots)[2]) for slots in (8, 5, 3, 2)]
     assert misses == sorted(misses), "LRU is a stack algorithm: more slots cannot miss more"
     assert misses[0] < misses[-1]
 
 
 @pytest.mark.parametrize(("slots", "length"), list(product((2, 8), (0, 1, 17, 69))))
-def test_a_rewound_session_answers_like_a_fresh_one(checkpoint: Path, slots: int, length: int) -> None:
-    with session_on(checkpoint, slots) as (session, _):
+def test_a_rewound_session_answers_like_a_fresh_one(case: Case, slots: int, length: int) -> None:
+    with session_on(case.folder, slots, case.kernels) as (session, _):
         expected, _ = session.sync(PROMPT)
         session.step(5)
         session.rewind(length)
         again, _ = session.sync(PROMPT)
         torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)
         assert session.tokens == PROMPT
+
+
+def test_kernels_agree(folder: Path) -> None:
+    reference, native = (_run(Case(folder, kernels_named(name)), 3) for name in ("reference", "native"))
+    for ours, theirs in zip(native[0], reference[0], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert native[1] == reference[1]
+
+
+def test_experts_cut_by_a_shard_end_give_the_same_logits(folder: Path, tmp_path: Path) -> None:
+    """Real shards end in the middle of an expert, and in another place of the next one."""
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    for copy in range(1, 4):
+        cut = tmp_path / f"cut{copy}"
+        cut.mkdir()
+        for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            (cut / file).write_bytes((folder / file).read_bytes())
+        bounds = [0, len(names) // 3 + copy, 2 * len(names) // 3 - copy, len(names)]
+        for shard, (first, last) in enumerate(pairwise(bounds)):
+            save_file({name: tensors[name] for name in names[first:last]}, cut / f"model-{shard + 1:05d}-of-00003.safetensors")
+        case = Case(folder, kernels_named("reference"))
+        for slots in (2, 8):
+            expected, ours = _run(case, slots), _run(Case(cut, case.kernels), slots)
+            assert ours[1] == expected[1]
+            for left, right in zip(ours[0], expected[0], strict=True):
+                torch.testing.assert_close(left, right, atol=0, rtol=0)

@@ -1,0 +1,32 @@
+// The operations behind the C boundary. Arguments are checked, the pool is held, memory may still be refused.
+#pragma once
+
+#include "pool.h"
+#include "tier.h"
+
+struct stoker_pool {
+  stoker::Pool pool;
+  const stoker::Tier* tier;
+};
+
+namespace stoker {
+
+int linear(stoker_pool& p, const float* x, int64_t tokens, const stoker_matrix& matrix, bool fast, float* y);
+int moe(stoker_pool& p, const stoker_moe_call& call);
+int attention(stoker_pool& p, const stoker_attention_call& call);
+
+// Rows of a matrix that one task takes: about `kTaskBytes`, in whole tiles.
+int64_t task_rows(const stoker_matrix& matrix, int64_t multiple);
+
+// Adds rows begin to end of the bias to results of `tokens` tokens.
+void add_bias(const Rows& job, int64_t begin, int64_t end);
+
+// `rows` and then the bias, which every tier adds alike.
+inline void rows_and_bias(const Tier& tier, const Rows& job, int64_t begin, int64_t end, char* scratch) {
+  tier.rows(job, begin, end, scratch);
+  if (job.matrix->bias != nullptr) add_bias(job, begin, end);
+}
+
+inline int64_t align64(int64_t bytes) { return blocks_of(bytes, 64) * 64; }
+
+}  // namespace stoker

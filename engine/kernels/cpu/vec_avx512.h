@@ -1,0 +1,49 @@
+// Sixteen floats in a register: AVX-512 F, BW, DQ, VL.
+#pragma once
+
+#include <immintrin.h>
+
+#include "scalar.h"
+
+namespace stoker {
+namespace {
+
+constexpr int W = 16;
+using F = __m512;
+
+inline F zero() { return _mm512_setzero_ps(); }
+inline F set1(float a) { return _mm512_set1_ps(a); }
+inline F load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, F a) { _mm512_storeu_ps(p, a); }
+inline __mmask16 first(int64_t count) { return __mmask16((1u << count) - 1); }
+inline F load_part(const float* p, int64_t count) { return _mm512_maskz_loadu_ps(first(count), p); }
+inline void store_part(float* p, F a, int64_t count) { _mm512_mask_storeu_ps(p, first(count), a); }
+inline F add(F a, F b) { return _mm512_add_ps(a, b); }
+inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+inline F div(F a, F b) { return _mm512_div_ps(a, b); }
+inline F vmin(F a, F b) { return _mm512_min_ps(a, b); }
+inline F vmax(F a, F b) { return _mm512_max_ps(a, b); }
+inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline float sum(F a) { return _mm512_reduce_add_ps(a); }
+inline float highest(F a) { return _mm512_reduce_max_ps(a); }
+inline F nearest(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline F times_pow2(F a, F n) { return _mm512_scalef_ps(a, n); }
+
+inline F load_f16(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+inline F load_bf16(const uint8_t* p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
+}
+inline F load_e4m3(const uint8_t* p) {  // times 2^-8
+  const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p));
+  return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(words, 7), _mm256_set1_epi16(int16_t(0xbf80))));
+}
+inline F load_e8m0(const uint8_t* p) {
+  const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+  return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_slli_epi32(bytes, 23), _mm512_set1_epi32(0x00400000)));
+}
+// Into the second level: its misses in flight are what bounds a core's bandwidth, the first level has half as many.
+inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
+
+}  // namespace
+}  // namespace stoker

@@ -1,0 +1,64 @@
+"""What the rest of the engine asks of a set of kernels, and the choice between the native ones and the reference."""
+
+from typing import Protocol
+
+import torch
+
+from engine.errors import EngineError
+from engine.kernels.native import ExpertTable, Native
+from engine.kernels.reference import Reference
+from engine.kernels.threads import kernel_threads
+from engine.kernels.weights import Activation, Weight
+
+
+class Kernels(Protocol):
+    """Tensors in and out are fp32. See `Native` for shapes; results stay valid, arguments are not kept."""
+
+    isa: str
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor | Weight) -> torch.Tensor: ...
+
+    def swiglu(
+        self, x: torch.Tensor, gate: torch.Tensor | Weight, up: torch.Tensor | Weight, down: torch.Tensor | Weight
+    ) -> torch.Tensor: ...
+
+    def moe(
+        self,
+        table: ExpertTable,
+        x: torch.Tensor,
+        slots: torch.Tensor,
+        outputs: torch.Tensor | None,
+        weights: torch.Tensor | None = None,
+        *,
+        activation: Activation = Activation.SILU,
+        alpha: float = 1.702,
+        limit: float = 7.0,
+    ) -> torch.Tensor | None: ...
+
+    def attention(
+        self,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+        sinks: torch.Tensor | None = None,
+        softcap: float = 0.0,
+    ) -> torch.Tensor: ...
+
+    def read(self, memory: torch.Tensor) -> int:
+        """Reads every byte once with all threads: timed, the ceiling of what a kernel can do."""
+        ...
+
+
+def open_kernels() -> tuple[Kernels, str]:
+    """The fastest kernels that this computer runs, and one sentence where they are not the native ones."""
+    threads = kernel_threads()
+    try:
+        kernels = Native(threads)
+    except EngineError as error:
+        torch.set_num_threads(threads)
+        return Reference(), f"{error.text} Answers will be several times slower. {error.hint}".strip()
+    torch.set_num_threads(1)  # what is left to torch is too small to share, and its threads would compete with the kernels'
+    return kernels, ""

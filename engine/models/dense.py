@@ -1,0 +1,85 @@
+"""The tensors that every token needs: found in the headers, checked against what the model declares, bound once loaded."""
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.checkpoint.index import Checkpoint
+from engine.checkpoint.safetensors import TensorRef
+from engine.errors import EngineError
+from engine.kernels.weights import Weight
+from engine.models.decoder import Shapes
+from engine.models.layers import Weights
+from engine.quant.layout import Layout
+from engine.quant.registry import by_stem, recognise
+
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_EMBEDDING = "model.embed_tokens"
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Matrices by stem with their parts by suffix, and vectors by name."""
+
+    layouts: dict[str, tuple[Layout, dict[str, TensorRef]]]
+    vectors: dict[str, TensorRef]
+
+    @property
+    def refs(self) -> list[TensorRef]:
+        """Every tensor once, whatever shares it."""
+        refs = [parts[suffix] for layout, parts in self.layouts.values() for suffix in layout.parts]
+        return list({ref.name: ref for ref in (*refs, *self.vectors.values())}.values())
+
+    def bind(self, tensors: dict[str, torch.Tensor]) -> Weights:
+        """The model's weights over loaded bytes, uint8 by tensor name. Raises `EngineError` for a scale that is no number."""
+        matrices: dict[str, Weight] = {}
+        for stem, (layout, parts) in self.layouts.items():
+            matrices[stem] = layout.bind({suffix: tensors[parts[suffix].name] for suffix in layout.parts})
+        vectors = {name: tensors[name].view(_FLOATS[ref.dtype]).float() for name, ref in self.vectors.items()}
+        return Weights(matrices, vectors)
+
+
+def find_dense(checkpoint: Checkpoint, shapes: Shapes) -> Dense:
+    """Raises `EngineError` naming the first tensor that is missing, shaped otherwise or in an unknown format."""
+    stems = by_stem({name: ref for name, ref in checkpoint.tensors.items() if ".experts." not in name})
+    layouts: dict[str, tuple[Layout, dict[str, TensorRef]]] = {}
+    vectors: dict[str, TensorRef] = {}
+    for name, shape in shapes.items():
+        if len(shape) == 1:
+            vectors[name] = checkpoint.tensor(name)
+            _check_shape(name, vectors[name].shape, shape)
+            _check_float(name, vectors[name].dtype)
+            continue
+        if name not in stems:
+            raise missing(checkpoint, f"{name}.weight")
+        _, layout = recognise(name, stems[name])
+        _check_shape(name, (layout.rows, layout.cols), shape)
+        layouts[name] = layout, stems[name]
+    _check_float(_EMBEDDING, checkpoint.tensor(f"{_EMBEDDING}.weight").dtype)
+    return Dense(layouts, vectors)
+
+
+def missing(checkpoint: Checkpoint, name: str) -> EngineError:
+    return EngineError(
+        "checkpoint.missing_tensor",
+        f"{checkpoint.name} has no tensor {name}.",
+        "The download is incomplete or of another architecture.",
+    )
+
+
+def _check_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if found != wanted:
+        raise EngineError(
+            "checkpoint.shape",
+            f"Tensor {name} is {list(found)}, where config.json asks for {list(wanted)}.",
+            "config.json and weights are of different models: get both again.",
+        )
+
+
+def _check_float(name: str, dtype: str) -> None:
+    if dtype not in _FLOATS:
+        raise EngineError(
+            "checkpoint.dtype",
+            f"Tensor {name} is {dtype}, where a plain type belongs.",
+            f"Stoker computes {', '.join(_FLOATS)}.",
+        )
