@@ -50,7 +50,7 @@ def _read_experts(experts: ExpertMap, reader: DiskReader) -> tuple[memoryview, f
         submit(buffer)
     in_flight = _IN_FLIGHT
     while in_flight:
-        buffer, error = done.get()
+        buffer, _, error = done.get()
         in_flight -= 1
         if error is not None:
             raise error

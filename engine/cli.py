@@ -2,9 +2,11 @@
 
 import argparse
 import dataclasses
+import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     # Before torch is imported: its threads must sleep at barriers. Spinning, two busy cores decode twenty times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a console of another encoding shows a mark, not a traceback
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
@@ -40,6 +45,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except Exception as error:  # the last resort; STOKER_DEBUG is for those who mend it
+        if os.environ.get("STOKER_DEBUG"):
+            raise
+        if options.json:
+            _print_json({"error": {"code": "engine.bug", "text": f"{type(error).__name__}: {error}", "hint": _REPORT}})
+        print(f"stoker: an internal error ({type(error).__name__}: {error}).\n{_REPORT}", file=sys.stderr)
+        return 1
+
+
+_REPORT = "Run it again with STOKER_DEBUG=1 for the details, and please report them."
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -119,7 +134,10 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def _window(_: argparse.Namespace) -> int:
-    os.execv(sys.executable, [sys.executable, "-m", "app"])
+    command = [sys.executable, "-P", "-m", "app"]  # -P: a folder called app where we stand is not ours
+    if os.name != "nt":  # where exec would return to the shell at once
+        os.execv(sys.executable, command)
+    return subprocess.call(command)
 
 
 def _host(_: argparse.Namespace) -> int:
@@ -210,19 +228,22 @@ def _chat(options: argparse.Namespace) -> int:
     if options.json and options.prompt is None:
         raise EngineError("cli.prompt", "--json needs a prompt.", 'Write: stoker chat --json "your question"')
     bar = _ProgressBar("Loading", options.json)
-    engine = Engine(find_model(options.model, models_folder()), _wishes(options), bar.show_stage)
-    bar.end()
     history = [ChatMessage("system", options.system)] if options.system else []
+    question = [] if options.prompt is None else [*history, ChatMessage("user", options.prompt)]
+    engine = Engine(find_model(options.model, models_folder()), _wishes(options), bar.show_stage, question)
+    bar.end()
+    if engine.notice:
+        print(engine.notice, file=sys.stderr)
     try:
-        if options.prompt is not None:
-            return _answer_once(engine, history, options.prompt, sampling, options.json)
+        if question:
+            return _answer_once(engine, question, sampling, options.json)
         return _interactive(engine, history, sampling)
     finally:
         engine.close()
 
 
-def _answer_once(engine: "Engine", history: list[ChatMessage], prompt: str, sampling: Sampling, as_json: bool) -> int:
-    answer = _Answer(engine, [*history, ChatMessage("user", prompt)], sampling)
+def _answer_once(engine: "Engine", messages: list[ChatMessage], sampling: Sampling, as_json: bool) -> int:
+    answer = _Answer(engine, messages, sampling)
     for text in answer:
         if not as_json:
             print(text, end="", flush=True)
@@ -297,7 +318,10 @@ class _Answer:
         seconds = sum(record.seconds for record in steps)
         moved = {link: sum(record.links[link].bytes for record in steps if link in record.links) / len(steps) for link in Link}
         hits = sum(record.hits for record in steps) / max(1, sum(record.hits + record.misses for record in steps))
-        per_link = " + ".join(f"{format_bytes(count)} {_LINK_NAMES[link]}" for link, count in moved.items() if count)
+        origins = {link: use.origin for record in steps for link, use in record.links.items()}
+        per_link = " + ".join(
+            f"{format_bytes(count)} {_LINK_NAMES[link]} ({origins[link]})" for link, count in moved.items() if count
+        )
         first, stop = self.traffic[0].seconds, self.stop_reason.replace("_", " ")
         return (
             f"{len(steps) / seconds:.1f} tokens/s · {first:.2f} s to first token · {len(self.ids)} tokens · {stop}\n"
@@ -345,4 +369,4 @@ def _sampling(options: argparse.Namespace) -> Sampling:
 
 
 def _print_json(value: object) -> None:
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(value, allow_nan=False))

@@ -19,7 +19,7 @@ from engine.generate import Limits, Token, generate
 from engine.hardware.probe import probe
 from engine.kernels.kernels import Kernels, open_kernels
 from engine.kv.cache import KvCache
-from engine.meter import Meter
+from engine.meter import Meter, Traffic
 from engine.models.decoder import swiglu_shapes
 from engine.models.dense import Dense, find_dense
 from engine.models.hf_config import HfConfig
@@ -105,14 +105,26 @@ def open_session(
 class Engine:
     """A loaded model. One thread at a time may use it; `close` gives everything back."""
 
-    def __init__(self, folder: Path, wishes: Wishes, progress: LoadProgress = lambda *_: None) -> None:
-        """Load a model as planned. Raises `EngineError`; nothing stays allocated then."""
+    def __init__(
+        self,
+        folder: Path,
+        wishes: Wishes,
+        progress: LoadProgress = lambda *_: None,
+        first_messages: Sequence[ChatMessage] = (),
+    ) -> None:
+        """Load a model as planned; a conversation known already is checked before anything large is allocated.
+
+        Raises `EngineError`; nothing stays allocated then.
+        """
         source = inspect(folder)
         self._tokenizer = Tokenizer(folder)
         self._template = ChatTemplate(folder)
         self._end_ids = _end_ids(folder, source.checkpoint.config, self._tokenizer, self._template)
         _check_vocabulary(source, self._tokenizer)
         plan = plan_for(source, wishes)
+        self._context = plan.context
+        if first_messages:
+            self.encode(first_messages)
         kernels, self._kernels_notice = open_kernels()
         self._reader = DiskReader()
         try:
@@ -131,10 +143,10 @@ class Engine:
     def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Prompt tokens of a conversation. Raises `EngineError` where it does not fit the context."""
         prompt = self._tokenizer.encode(self._template.render(messages))
-        if len(prompt) >= self.plan.context:
+        if len(prompt) >= self._context:
             raise EngineError(
                 "prompt.too_long",
-                f"The conversation is {len(prompt)} tokens long, and the context holds {self.plan.context}.",
+                f"The conversation is {len(prompt)} tokens long, and the context holds {self._context}.",
                 "Start a new chat, shorten the message, or load the model with a longer context.",
             )
         return prompt
@@ -144,7 +156,7 @@ class Engine:
         prompt: Sequence[int],
         sampling: Sampling,
         should_stop: Callable[[], bool] = lambda: False,
-        progress: Callable[[int], None] = lambda _: None,
+        progress: Callable[[int, Traffic], None] = lambda *_: None,
     ) -> Iterator[Token]:
         """Answer a prompt from `encode`. Raises `EngineError`, also in the middle; the session stays usable."""
         check_sampling(sampling)

@@ -1,7 +1,8 @@
 """The hot path: prompt in, tokens out, one at a time. A generator, so that whoever listens decides when to stop."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.meter import Traffic
 from engine.protocol import StopReason
@@ -38,7 +39,7 @@ def generate(
     decoder: StreamDecoder,
     limits: Limits,
     should_stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int, Traffic], None] = lambda *_: None,
 ) -> Iterator[Token]:
     """Yield tokens until the model, a limit or the caller ends it. Ends without a last token when cancelled."""
     stops = StopStrings(limits.stop_strings)
@@ -46,7 +47,9 @@ def generate(
     try:
         logits, traffic = session.sync(prompt, should_stop, progress)
         while not should_stop():
+            begun = time.perf_counter()
             token_id = sampler(logits, [*prompt, *new_ids])
+            traffic = replace(traffic, seconds=traffic.seconds + time.perf_counter() - begun)
             new_ids.append(token_id)
             text = "" if token_id in limits.end_ids else stops.add(decoder.add(token_id))
             reason = _stop_reason(session, limits, stops, new_ids)

@@ -28,6 +28,7 @@ from engine.protocol import (
     Message,
     Meter,
     Models,
+    Phase,
     Progress,
     ProtocolError,
     Started,
@@ -112,38 +113,41 @@ class Host:
             self._wire.send(Progress(request.request_id, stage, done, total))
 
         self._engine = Engine(folder, request.wishes, progress)
-        if self._engine.notice:
-            _log.warning("%s", self._engine.notice)
-        self._wire.send(Loaded(request.request_id, self._engine.plan))
+        self._wire.send(Loaded(request.request_id, self._engine.plan, self._engine.notice))
 
     def _generate(self, request: Generate) -> None:
         if self._engine is None:
             raise EngineError("engine.no_model", "No model is loaded.", "Choose a model first.")
+        begun = time.perf_counter()
         prompt = self._engine.encode(request.messages)
-        answer = _Answer(self._wire, request.request_id, len(prompt))
+        answer = _Answer(self._wire, request.request_id, len(prompt), begun)
         self._wire.send(Started(request.request_id, len(prompt), self._engine.session.reusable(prompt)))
         tokens = self._engine.generate(
             prompt, request.sampling, lambda: request.request_id in self._cancelled, answer.prompt_read
         )
-        for token in tokens:
-            answer.add(token)
-        answer.finish()
+        try:
+            for token in tokens:
+                answer.add(token)
+        finally:
+            answer.flush()
+        answer.finish(len(self._engine.session.tokens))
 
 
 class _Answer:
     """Turns tokens into events at a bounded rate."""
 
-    def __init__(self, wire: Wire, request_id: int, prompt_tokens: int) -> None:
+    def __init__(self, wire: Wire, request_id: int, prompt_tokens: int, begun: float) -> None:
         self._wire, self._id, self._prompt_tokens = wire, request_id, prompt_tokens
-        self._begun = time.perf_counter()
+        self._begun = begun
         self._first_at = self._last_at = 0.0
         self._text_sent = self._meter_sent = 0.0
         self._text, self._unsent_tokens, self._tokens = "", 0, 0
         self._records: list[Traffic] = []
         self._stop: StopReason | None = None
 
-    def prompt_read(self, count: int) -> None:
+    def prompt_read(self, count: int, traffic: Traffic) -> None:
         self._wire.send(Progress(self._id, "Reading the prompt", count, self._prompt_tokens))
+        self._wire.send(Meter(self._id, (traffic,)))
 
     def add(self, token: "Token") -> None:
         now = time.perf_counter()
@@ -152,17 +156,21 @@ class _Answer:
         self._tokens += 1
         self._unsent_tokens += 1
         self._text += token.text
-        self._records.append(token.traffic)
+        if token.traffic.phase is Phase.DECODE:  # the prefill's went out chunk by chunk
+            self._records.append(token.traffic)
         self._stop = token.stop
         if now - self._text_sent >= _TEXT_SECONDS:
             self._send_text(now)
         if now - self._meter_sent >= _METER_SECONDS:
             self._send_meter(now)
 
-    def finish(self) -> None:
+    def flush(self) -> None:
+        """Whatever has not been sent yet."""
         now = time.perf_counter()
         self._send_text(now)
         self._send_meter(now)
+
+    def finish(self, context_used: int) -> None:
         decode_seconds = self._last_at - self._first_at
         self._wire.send(
             Finished(
@@ -172,7 +180,7 @@ class _Answer:
                 new_tokens=self._tokens,
                 first_token_seconds=self._first_at - self._begun if self._tokens else 0.0,
                 tokens_per_second=(self._tokens - 1) / decode_seconds if decode_seconds > 0 else 0.0,
-                context_used=self._prompt_tokens + self._tokens,
+                context_used=context_used,
             )
         )
 

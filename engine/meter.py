@@ -1,7 +1,7 @@
 """Bytes and seconds per link per token. Predicted and measured traffic are this one type; nothing here knows a device."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -59,11 +59,28 @@ class Traffic:
     seconds: float = 0.0
     tokens: int = 1
 
-    @property
-    def hit_rate(self) -> float:
-        """Share of expert look-ups served without a transfer from a slower tier; 1 when nothing was looked up."""
-        looked_up = self.hits + self.misses
-        return self.hits / looked_up if looked_up else 1.0
+
+def merged(records: Sequence[Traffic]) -> Traffic:
+    """Several passes of one phase as one; bytes, seconds, look-ups and tokens add up."""
+    assert records, "nothing to merge"
+    links = {
+        link: LinkUse(
+            sum(record.links[link].bytes for record in records if link in record.links),
+            sum(record.links[link].seconds for record in records if link in record.links),
+            next(record.links[link].origin for record in records if link in record.links),
+        )
+        for link in Link
+        if any(link in record.links for record in records)
+    }
+    return Traffic(
+        records[0].phase,
+        links,
+        sum(record.hits for record in records),
+        sum(record.misses for record in records),
+        sum(record.stall_seconds for record in records),
+        sum(record.seconds for record in records),
+        sum(record.tokens for record in records),
+    )
 
 
 class Meter:
@@ -78,6 +95,7 @@ class Meter:
         self._hits = self._misses = self._tokens = 0
         self._stall = self._begun = 0.0
         self._phase = Phase.DECODE
+        self.derived = {Link.RAM}  # no portable counter exists: its bytes are the weights computed on
 
     def begin(self, phase: Phase, tokens: int = 1) -> None:
         """Start counting a pass over `tokens` tokens, forgetting whatever was counted before."""
@@ -108,9 +126,9 @@ class Meter:
         self.add(link, count, time.perf_counter() - begun)
 
     def end(self) -> Traffic:
-        """The pass since `begin`. RAM is derived: no portable counter exists, its bytes are the weights computed on."""
+        """The pass since `begin`."""
         links = {
-            link: LinkUse(self._bytes[link], self._seconds[link], Origin.DERIVED if link is Link.RAM else Origin.MEASURED)
+            link: LinkUse(self._bytes[link], self._seconds[link], Origin.DERIVED if link in self.derived else Origin.MEASURED)
             for link in Link
             if self._bytes[link]
         }

@@ -168,7 +168,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One record per token since the last sample, at most 5 times a second. The first of a request is its prefill."""
+    """One record per token since the last sample, at most 5 times a second; while the prompt is read, one per chunk."""
 
     request_id: int
     records: tuple[Traffic, ...]

@@ -7,6 +7,8 @@ import torch
 from engine.config import Sampling
 from engine.errors import EngineError
 
+_NUCLEUS_AT_ONCE = 1024  # sorting a vocabulary of 150,000 takes 20 ms, and the nucleus is nearly always among the first few
+
 Sampler = Callable[[torch.Tensor, Sequence[int]], int]  # (fp32 logits [V], ids so far) -> token id
 
 
@@ -19,6 +21,7 @@ def check_sampling(sampling: Sampling) -> None:
         ("top_p", 0 < sampling.top_p <= 1, "above 0, up to 1"),
         ("min_p", 0 <= sampling.min_p < 1, "0 to below 1"),
         ("repetition_penalty", 0.1 <= sampling.repetition_penalty <= 10, "0.1 to 10"),
+        ("seed", sampling.seed is None or -(2**63) <= sampling.seed < 2**63, "a 64-bit number"),
     )
     for name, is_valid, allowed in ranges:
         if not is_valid:
@@ -57,10 +60,18 @@ def restrict(logits: torch.Tensor, top_k: int, top_p: float, min_p: float) -> to
         smallest = logits.topk(min(top_k, len(logits))).values[-1]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
     if top_p < 1:
-        ordered, ids = logits.softmax(dim=-1).sort(descending=True)
-        outside = ordered.cumsum(dim=-1) - ordered >= top_p  # the token that crosses top_p stays
-        logits = logits.index_fill(0, ids[outside], -torch.inf)
+        logits = _nucleus(logits, top_p)
     if min_p > 0:
         probabilities = logits.softmax(dim=-1)
         logits = logits.masked_fill(probabilities < min_p * probabilities.max(), -torch.inf)
     return logits
+
+
+def _nucleus(logits: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The likeliest tokens that together reach `top_p`, with the one that crosses it. Source: Holtzman et al. 2020."""
+    probabilities = logits.softmax(dim=-1)
+    ordered, ids = probabilities.topk(min(_NUCLEUS_AT_ONCE, len(logits)))
+    if ordered.sum() < top_p:
+        ordered, ids = probabilities.sort(descending=True)
+    kept = ids[ordered.cumsum(dim=-1) - ordered < top_p]
+    return torch.full_like(logits, -torch.inf).index_copy(0, kept, logits[kept])

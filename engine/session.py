@@ -7,7 +7,7 @@ import torch
 
 from engine.experts.run import ExpertRunner
 from engine.kv.cache import KvCache
-from engine.meter import Link, Meter, Phase, Traffic
+from engine.meter import Link, Meter, Phase, Traffic, merged
 from engine.models.layers import Model
 from engine.plan.plan import PREFILL_CHUNK
 from engine.tiers.disk import DiskReader
@@ -47,21 +47,23 @@ class Session:
         self,
         tokens: Sequence[int],
         should_stop: Callable[[], bool] = lambda: False,
-        progress: Callable[[int], None] = lambda _: None,
+        progress: Callable[[int, Traffic], None] = lambda *_: None,
     ) -> tuple[torch.Tensor, Traffic]:
         """Make the timeline equal to `tokens`, in chunks; returns the logits [V] after them and the prefill's traffic.
 
-        `progress(count)` after each chunk with the tokens read so far. Raises `Cancelled` and `EngineError`.
+        `progress(count, traffic)` after each chunk with the tokens that are in the cache and what the chunk moved.
+        Raises `Cancelled` and `EngineError`.
         """
         assert 0 < len(tokens) <= self.capacity, f"{len(tokens)} tokens do not fit {self.capacity}"
         self.rewind(self.reusable(tokens))
-        self._begin(Phase.PREFILL, len(tokens) - len(self.tokens))
-        logits = torch.empty(0)
+        logits, records = torch.empty(0), []
         while len(self.tokens) < len(tokens):
             chunk = tokens[len(self.tokens) : len(self.tokens) + PREFILL_CHUNK]
+            self._begin(Phase.PREFILL, len(chunk))
             logits = self._forward(chunk, should_stop)
-            progress(len(self.tokens))
-        return logits, self._end()
+            records.append(self._end())
+            progress(len(self.tokens), records[-1])
+        return logits, merged(records)
 
     def step(self, token: int, should_stop: Callable[[], bool] = lambda: False) -> tuple[torch.Tensor, Traffic]:
         """Append one token; returns the logits [V] after it and the traffic. Raises `Cancelled` and `EngineError`."""
@@ -80,6 +82,8 @@ class Session:
 
     def _end(self) -> Traffic:
         self._meter.add(Link.DISK, 0, self._reader.take_busy_seconds())
+        if self._reader.notice:  # what the file cache served did not come from the drive
+            self._meter.derived.add(Link.DISK)
         return self._meter.end()
 
     @torch.inference_mode()

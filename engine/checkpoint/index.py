@@ -1,7 +1,7 @@
 """A checkpoint folder as data: its config and where each tensor lies. Reads headers alone and checks all of them at once."""
 
 import json
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from engine.checkpoint.safetensors import TensorRef, read_header
 from engine.errors import EngineError
 
 _INDEX = "model.safetensors.index.json"
+_NUMBERED = re.compile(r".*-\d+-of-(\d+)\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def read_json(file: Path) -> dict[str, Any]:
         raise EngineError(
             "checkpoint.unreadable", f"{file.name} cannot be read: {error.strerror or error}.", "Check the drive."
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EngineError(
             "model.bad_json", f"{file.name} of {file.parent.name} is not valid JSON.", "Get the file again."
         ) from error
@@ -115,20 +116,14 @@ def _weight_map(folder: Path) -> dict[str, str]:
 
 def _check_shard_count(folder: Path, present: list[Path]) -> None:
     """`name-00001-of-00004.safetensors` tells how many there must be, also without an index file."""
-    totals = {int(total) for total in _shard_totals(present)}
-    if len(totals) == 1 and (total := totals.pop()) != len(present):
+    numbered = [match for file in present if (match := _NUMBERED.fullmatch(file.name))]
+    totals = {int(match[1]) for match in numbered}
+    if len(totals) == 1 and (total := totals.pop()) > len(numbered):
         raise EngineError(
             "model.missing_file",
-            f"{folder.name} has {len(present)} of {total} weight files.",
+            f"{folder.name} has {len(numbered)} of {total} weight files.",
             "The download is incomplete: get the model again.",
         )
-
-
-def _shard_totals(files: list[Path]) -> Iterator[str]:
-    for file in files:
-        _, separator, total = file.stem.rpartition("-of-")
-        if separator and total.isdigit():
-            yield total
 
 
 def _check_complete(folder: Path, tensors: dict[str, TensorRef]) -> None:

@@ -45,7 +45,7 @@ def read_header(file: Path) -> dict[str, TensorRef]:
         raise _unreadable(file, error) from error
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(file, "its header is not JSON") from error
     if not isinstance(header, dict):
         raise _damaged(file, "its header is not a table of tensors")
@@ -78,7 +78,7 @@ def _tensor(file: Path, name: str, entry: Any, data_start: int, size: int) -> Te
         raise _damaged(file, f"the entry of tensor {name} is incomplete") from error
     if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
         raise _damaged(file, f"tensor {name} has impossible offsets or shape")
-    if dtype not in DTYPE_BITS:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise EngineError(
             "checkpoint.dtype",
             f"Tensor {name} in {file.name} has the unknown type {dtype!r}.",

@@ -19,6 +19,7 @@ class ExpertCache:
         for layer, count in zip(layers, slots_per_layer, strict=True):
             self._free[layer] = list(range(first, first + count))
             first += count
+        self._num_slots = first
 
     def lookup(self, layer: int, expert: int) -> int | None:
         """The slot of a resident expert, or None. Changes nothing."""
@@ -50,12 +51,8 @@ class ExpertCache:
         """The load into a claimed slot failed; the slot is free again."""
         self._free[layer].append(slot)
 
-    def resident(self, layer: int) -> dict[int, int]:
-        """Copy of expert -> slot for a layer."""
-        return dict(self._resident[layer])
-
     def check_integrity(self) -> None:
-        """No slot is used twice. Asserts; for tests and idle moments."""
+        """While nothing loads, every slot is free or holds one expert. Asserts."""
         slots = [slot for layer in self._resident.values() for slot in layer.values()]
         slots += [slot for free in self._free.values() for slot in free]
-        assert len(slots) == len(set(slots)), "a slot is in use twice"
+        assert sorted(slots) == list(range(self._num_slots)), "a slot is lost or in use twice"

@@ -20,7 +20,7 @@ from engine.meter import Link, Meter
 from engine.tiers.arena import RamArena, run_bases
 from engine.tiers.disk import DiskReader
 
-Landed = tuple[tuple[int, int], Exception | None]  # (expert, slot) and what went wrong
+Landed = tuple[tuple[int, int], int, Exception | None]  # (expert, slot), bytes read, what went wrong
 
 
 class ExpertRunner:
@@ -72,7 +72,7 @@ class ExpertRunner:
                 in_flight += self._read_ahead(call.layer, waiting, ())
         finally:
             for _ in range(in_flight):  # only after an error: no read may outlive this call
-                (_, slot), _ = self._landed.get()
+                (_, slot), _, _ = self._landed.get()
                 self._cache.abandon(call.layer, slot)
         assert not waiting, "the plan gives every layer at least top-k slots"
         return y
@@ -98,11 +98,11 @@ class ExpertRunner:
 
     def _settle(self, layer: int, landed: Landed) -> tuple[int, int]:
         """The expert that landed and its slot, now resident. A failed read frees its slot and raises."""
-        (expert, slot), error = landed
+        (expert, slot), nbytes, error = landed
         if error is not None:
             self._cache.abandon(layer, slot)
             raise error
-        self._meter.add(Link.DISK, self._experts.ranges[layer][expert].nbytes, 0.0)
+        self._meter.add(Link.DISK, nbytes, 0.0)
         self._table.set(slot, *self._binder.bind(layer, expert, self._arena.tensor(slot)))
         self._cache.commit(layer, expert, slot)
         return expert, slot

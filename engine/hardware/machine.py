@@ -11,7 +11,6 @@ class Machine:
 
     ram_total: int
     ram_available: int
-    num_cores: int
     is_capped: bool  # a cgroup allows less than the machine has
 
 

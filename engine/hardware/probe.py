@@ -1,6 +1,5 @@
 """Looks at this computer once. Reads the operating system's own figures; imports no tensor library and starts no driver."""
 
-import os
 from pathlib import Path
 
 import psutil
@@ -14,7 +13,7 @@ def probe(cgroup_root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/se
     memory = psutil.virtual_memory()
     room = cgroup_room(cgroup_root, own)
     available = memory.available if room is None else min(memory.available, room)
-    return Machine(memory.total, available, os.cpu_count() or 1, room is not None)
+    return Machine(memory.total, available, room is not None)
 
 
 def cgroup_room(root: Path, own: Path) -> int | None:

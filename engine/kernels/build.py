@@ -1,4 +1,4 @@
-"""Builds the native kernels into this folder with whatever compiler there is. Standard library only: it runs before anything else.
+"""Builds the native kernels into this folder with whatever compiler there is. Standard library only: it may run first of all.
 
 `python -m engine.kernels.build`
 """

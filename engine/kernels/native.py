@@ -20,6 +20,7 @@ ISAS = ("best", "portable", "avx2", "avx512", "avx512_bf16", "neon")  # by numbe
 LIBRARY = Path(__file__).parent / ("stoker_kernels" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 _SPIN_US = 100  # longer than a decode layer's pauses between two calls, shorter than anybody notices
 _FAST = 1
+_KV_DTYPES = [(torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16)]
 _SCALE_OF_DTYPE = {torch.float32: ScaleType.F32, torch.bfloat16: ScaleType.BF16, torch.float16: ScaleType.F16}
 
 
@@ -157,7 +158,9 @@ class Native:
         """
         x = _operand(x)
         tokens, hidden = x.shape
-        assert slots.dtype == torch.int32 and slots.is_contiguous() and slots.shape[0] == tokens, "slots: int32 [T, k]"
+        assert slots.dtype == torch.int32, "slots: int32"
+        assert slots.is_contiguous(), "slots: contiguous"
+        assert slots.shape[0] == tokens, "slots: [T, k]"
         top_k = slots.shape[1]
         assert outputs is None or (outputs.shape == (tokens, top_k, hidden) and outputs.is_contiguous()), "outputs: [T, k, H]"
         assert outputs is None or outputs.dtype == torch.float32, "outputs: fp32"
@@ -189,13 +192,15 @@ class Native:
         softcap: float = 0.0,
     ) -> torch.Tensor:
         """Causal attention of the last T positions: q [T, Hq, D], keys and values [Hkv, S, D] fp32 or bf16, to [T, Hq, Dv]."""
-        assert q.dtype == torch.float32 and q.stride(2) == 1, "q: fp32, dense in its last dimension"
-        assert keys.dtype == values.dtype and keys.dtype in (torch.float32, torch.bfloat16), "keys, values: fp32 or bf16"
-        assert keys.stride(2) == 1 and values.stride(2) == 1, "keys, values: dense in their last dimension"
-        assert keys.shape[:2] == values.shape[:2] and q.shape[2] == keys.shape[2], "q, keys, values: shapes"
+        assert q.dtype == torch.float32, "q: fp32"
+        assert (keys.dtype, values.dtype) in _KV_DTYPES, "keys, values: both fp32 or both bf16"
+        assert q.stride(2) == keys.stride(2) == values.stride(2) == 1, "q, keys, values: dense in their last dimension"
+        assert keys.shape[:2] == values.shape[:2], "keys, values: [Hkv, S, D]"
+        assert q.shape[2] == keys.shape[2], "q, keys: one head size"
         tokens, heads, dim = q.shape
         kv_heads, length, value_dim = values.shape
-        assert heads % kv_heads == 0 and length >= tokens, f"{heads} heads over {kv_heads}, {tokens} of {length} tokens"
+        assert heads % kv_heads == 0, f"{heads} heads over {kv_heads}"
+        assert length >= tokens, f"{tokens} tokens of {length}"
         y = torch.empty(tokens, heads, value_dim)
         if sinks is not None:
             sinks = _operand(sinks)
@@ -234,13 +239,17 @@ def available_isas(library: Path = LIBRARY) -> Sequence[str]:
 def _load(library: Path) -> ctypes.CDLL:
     if not library.is_file():
         raise EngineError(
-            "kernels.not_built", f"The native kernels are not built: {library.name} is absent.", "Run python -m engine.kernels.build."
+            "kernels.not_built",
+            f"The native kernels are not built: {library.name} is absent.",
+            "Run python -m engine.kernels.build.",
         )
     try:
         lib = ctypes.CDLL(str(library))
         version = lib.stoker_abi_version()
     except (OSError, AttributeError) as error:
-        raise EngineError("kernels.unloadable", f"The native kernels cannot be loaded: {error}.", "Build them again.") from error
+        raise EngineError(
+            "kernels.unloadable", f"The native kernels cannot be loaded: {error}.", "Build them again."
+        ) from error
     if version != ABI_VERSION:
         raise EngineError("kernels.stale", f"{library.name} has interface {version}, not {ABI_VERSION}.", "Build it again.")
     lib.stoker_error_text.restype = lib.stoker_pool_isa.restype = c_char_p

@@ -67,7 +67,7 @@ class Reference:
         """As `Native.moe`."""
         if outputs is None:
             outputs = x.new_empty(*slots.shape, x.shape[1])
-        for slot in slots.unique().tolist():
+        for slot in set(slots.flatten().tolist()):
             if slot < 0:
                 continue
             gate, up, down = table.get(slot)

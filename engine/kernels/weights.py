@@ -100,7 +100,7 @@ class Weight:
             scales=scales,
             scale_row_stride=scale_stride,
             zeros=None if self.zeros is None else self.zeros[first // 8 * self.zero_stride :],
-            bias=None if self.bias is None else self.bias[first :: step][:count],
+            bias=None if self.bias is None else self.bias[first::step][:count],
         )
 
 
@@ -112,7 +112,8 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def plain(tensor: torch.Tensor, bias: torch.Tensor | None = None) -> Weight:
     """A matrix of F32, F16 or BF16 as torch holds it."""
-    assert tensor.dim() == 2 and tensor.dtype in PLAIN, f"{tensor.dtype} {tuple(tensor.shape)} is no plain matrix"
+    assert tensor.dtype in PLAIN, f"{tensor.dtype} is no plain weight"
+    assert tensor.dim() == 2, f"{tuple(tensor.shape)} is no matrix"
     rows, cols = tensor.shape
     return Weight(PLAIN[tensor.dtype], rows, cols, as_bytes(tensor), cols * tensor.itemsize, bias=bias)
 

@@ -1,5 +1,6 @@
 """Reads typed values out of a published config.json. A missing or impossible key is named to the person."""
 
+import math
 from typing import Any
 
 from engine.errors import EngineError
@@ -23,7 +24,7 @@ class HfConfig:
 
     def number(self, key: str, default: float) -> float:
         value = self._values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise self.error(f"{key} is {value!r}, not a number")
         return float(value)
 
@@ -36,6 +37,13 @@ class HfConfig:
     def optional_integer(self, key: str) -> int | None:
         return None if self._values.get(key) is None else self.integer(key)
 
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers; empty where the key is absent."""
+        value = self._values.get(key) or []
+        if not isinstance(value, list) or not all(type(item) is int for item in value):
+            raise self.error(f"{key} is {value!r}, not a list of whole numbers")
+        return tuple(value)
+
     def expect(self, key: str, *supported: Any) -> None:
         """The key is absent or has one of the supported values."""
         value = self._values.get(key, supported[0])
@@ -44,7 +52,10 @@ class HfConfig:
 
     def rope(self, default: float) -> tuple[float, YarnScaling | None]:
         """Base and scaling of rotary embedding, in the present (`rope_parameters`) and the former spelling."""
-        rope = HfConfig(self._values.get("rope_parameters") or self._values.get("rope_scaling") or {}, self._name)
+        found = self._values.get("rope_parameters") or self._values.get("rope_scaling") or {}
+        if not isinstance(found, dict):
+            raise self.error(f"its rotary embedding is described by {found!r}, not by an object")
+        rope = HfConfig(found, self._name)
         theta = rope.number("rope_theta", self.number("rope_theta", default))
         if theta <= 1:
             raise self.error(f"rope_theta is {theta!r}, not above 1")

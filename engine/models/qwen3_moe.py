@@ -47,7 +47,7 @@ class Config:
         kv_heads = hf.integer("num_key_value_heads", heads)
         hf.divisible("num_attention_heads", heads, "num_key_value_heads", kv_heads)
         num_layers, step = hf.integer("num_hidden_layers"), hf.integer("decoder_sparse_step", 1)
-        dense_layers = values.get("mlp_only_layers") or []
+        dense_layers = hf.integers("mlp_only_layers")
         theta, yarn = hf.rope(10_000.0)
         return cls(
             vocab_size=hf.integer("vocab_size"),

@@ -5,7 +5,7 @@ from engine.errors import EngineError
 from engine.hardware.machine import Machine
 from engine.plan.footprint import Footprint
 from engine.protocol import Plan
-from engine.units import GB, format_bytes, parse_bytes
+from engine.units import GB, MB, format_bytes, parse_bytes
 
 PREFILL_CHUNK = 256  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
 _DEFAULT_CONTEXT = 8192
@@ -53,7 +53,7 @@ def _context(footprint: Footprint, wishes: Wishes) -> int:
         raise EngineError(
             "plan.context",
             f"A context of {wishes.context} tokens is not possible: {footprint.name} takes 16 to {footprint.max_context}.",
-            f"Ask for --context {min(max(16, wishes.context), footprint.max_context)}.",
+            f"Ask for a context of {min(max(16, wishes.context), footprint.max_context)}.",
         )
     return wishes.context
 
@@ -61,40 +61,45 @@ def _context(footprint: Footprint, wishes: Wishes) -> int:
 def _expert_slots(footprint: Footprint, room: int, wished: str | None, suggested: str | None) -> tuple[int, str]:
     """Slots in all, and the reason for that number."""
     total, fitting = footprint.experts_total, room // footprint.slot_bytes
-    budget = wished or suggested
-    if not budget:
-        return (total, "") if fitting >= total else (fitting, f"{format_bytes(room)} of memory is free for them")
-    slots = _slots_of(footprint, budget)
-    floor = footprint.num_moe_layers * footprint.top_k
+    if wished:
+        return _wished_slots(footprint, room, wished), f"the memory for experts is set to {wished}"
+    if suggested and (slots := _suggested_slots(footprint, suggested)) < fitting:
+        return slots, f"this model suggests {suggested} of memory for experts, to show them moving"
+    return (total, "") if fitting >= total else (fitting, f"{format_bytes(room)} of memory is free for them")
+
+
+def _wished_slots(footprint: Footprint, room: int, wished: str) -> int:
+    slots, floor = _slots_of(footprint, wished), footprint.num_moe_layers * footprint.top_k
     if slots < floor:
         raise EngineError(
             "plan.below_floor",
-            f"{budget} of expert memory holds {slots} experts; {footprint.name} needs {floor} at once "
+            f"{wished} of memory for experts holds {slots}; {footprint.name} needs {floor} at once "
             f"({footprint.top_k} in each of {footprint.num_moe_layers} layers).",
-            f"Allow at least {_as_amount(footprint.floor_bytes)} (--expert-ram {_as_amount(footprint.floor_bytes)}).",
+            f"Set the memory for experts to {-(-footprint.floor_bytes // MB)}MB or more.",
         )
-    if slots > fitting:
+    if slots > room // footprint.slot_bytes:
         raise EngineError(
             "plan.too_much",
-            f"{budget} of expert memory is {format_bytes(slots * footprint.slot_bytes)}, "
+            f"{wished} of memory for experts is {format_bytes(slots * footprint.slot_bytes)}, "
             f"but {format_bytes(room)} is free for experts.",
-            f"Ask for --expert-ram {_as_amount(fitting * footprint.slot_bytes)} or less, or a shorter --context.",
+            f"Set the memory for experts to {room // MB}MB or less, or ask for a shorter context.",
         )
-    return (
-        slots,
-        f"the expert budget is {budget}" if wished else f"this model suggests a budget of {budget}, to show experts moving",
-    )
+    return slots
+
+
+def _suggested_slots(footprint: Footprint, suggested: str) -> int:
+    """A suggestion never stands in the way: unreadable ones are ignored, small ones raised to what runs."""
+    try:
+        slots = _slots_of(footprint, suggested)
+    except EngineError:
+        return footprint.experts_total
+    return max(slots, footprint.num_moe_layers * footprint.top_k)
 
 
 def _slots_of(footprint: Footprint, budget: str) -> int:
     if budget.strip().endswith("%"):
         return parse_bytes(budget, whole=footprint.experts_total)
     return min(footprint.experts_total, parse_bytes(budget, whole=footprint.experts_total) // footprint.slot_bytes)
-
-
-def _as_amount(count: int) -> str:
-    """Rounded up to whole MB, so that the amount shown is always enough."""
-    return f"{-(-count // 10**6)}MB"
 
 
 def _too_little(machine: Machine, footprint: Footprint, fixed: int, kv: int, context: int) -> EngineError:

@@ -1,4 +1,4 @@
-"""AWQ, 4 bits: `qweight` I32 [in, out / 8], `scales` F16 [groups, out], `qzeros` I32 [groups, out / 8]; the eight rows of a word
+"""AWQ, 4 bits: `qweight` I32 [in, out / 8], `scales` F16 [groups, out], `qzeros` I32 [groups, out / 8]; a word's eight rows
 lie in the order 0 2 4 6 1 3 5 7 from the lowest nibble. Source: AutoAWQ's WQLinear_GEMM."""
 
 from dataclasses import replace

@@ -20,12 +20,22 @@ def find_model(name: str, folder: Path) -> Path:
 
     Raises `EngineError` with the names there are.
     """
-    for candidate in (folder / name, Path(name).expanduser()):
-        if candidate.is_dir():
-            return candidate.resolve()
+    for candidate in (folder / name, Path(name), _expanded(name)):
+        try:
+            if candidate.is_dir():
+                return candidate.resolve()
+        except (OSError, ValueError):  # too long, or not a path at all
+            continue
     there = sorted(item.name for item in folder.iterdir() if item.is_dir()) if folder.is_dir() else []
     hint = f"There are: {', '.join(there)}." if there else "Make the demo model: stoker demo"
     raise EngineError("model.not_found", f"There is no model {name!r} in {folder}.", hint)
+
+
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~somebody who does not exist
+        return Path(name)
 
 
 def list_models(folder: Path, supported: frozenset[str]) -> tuple[ModelEntry, ...]:
@@ -42,6 +52,8 @@ def _entry(folder: Path, supported: frozenset[str]) -> ModelEntry:
         checkpoint = open_checkpoint(folder)
     except EngineError as error:
         return ModelEntry(folder.name, str(folder), "", "", 0, error.text)
+    except Exception as error:  # whatever one folder holds, the others are listed
+        return ModelEntry(folder.name, str(folder), "", "", 0, f"It cannot be read ({type(error).__name__}: {error}).")
     architecture = str(checkpoint.config.get("model_type", ""))
     problem = "" if architecture in supported else f"The architecture {architecture or 'of this folder'} is not supported yet."
     return ModelEntry(folder.name, str(folder), architecture, weight_format(checkpoint), checkpoint.nbytes, problem)
@@ -52,4 +64,5 @@ def weight_format(checkpoint: Checkpoint) -> str:
     count: Counter[str] = Counter()
     for ref in checkpoint.tensors.values():
         count[ref.dtype] += ref.nbytes
-    return count.most_common(1)[0][0] if count else ""
+    dtype = count.most_common(1)[0][0] if count else ""
+    return {"F8_E4M3": "FP8", "U8": "4-bit", "I32": "4-bit"}.get(dtype, dtype)

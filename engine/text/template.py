@@ -42,6 +42,9 @@ class ChatTemplate:
         turns = [{"role": message.role, "content": message.content} for message in messages]
         try:
             return self._template.render(messages=turns, add_generation_prompt=True, **self._special)
+        except _RefusedError as error:
+            text = f"{self._name} does not take this conversation: {error}."
+            raise EngineError("prompt.refused", text, "Start a new chat, or write it otherwise.") from error
         except Exception as error:  # templates are foreign programs: any exception may come out of one
             raise self._error(error) from error
 
@@ -56,10 +59,15 @@ class ChatTemplate:
 def _source(folder: Path, config: dict[str, Any]) -> str:
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            text = f"{file.name} of {folder.name} cannot be read: {error}."
+            raise EngineError("model.bad_template", text, "Get it again.") from error
     template = config.get("chat_template")
     if isinstance(template, list):  # named templates; "default" is the one for chat
-        template = next((item.get("template") for item in template if item.get("name") == "default"), None)
+        named = [item for item in template if isinstance(item, dict)]
+        template = next((item.get("template") for item in named if item.get("name") == "default"), None)
     if not isinstance(template, str):
         raise EngineError(
             "model.missing_template",
@@ -79,5 +87,9 @@ def _to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
+class _RefusedError(TemplateError):
+    """The template's own objection to a conversation."""
+
+
 def _raise(message: str) -> None:
-    raise TemplateError(message)
+    raise _RefusedError(message)

@@ -23,6 +23,8 @@ class Tokenizer:
             )
         try:
             self._tokenizer = HfTokenizer.from_str(file.read_text(encoding="utf-8"))
+            self._tokenizer.no_truncation()  # a file saved while training may carry either, and would cut prompts silently
+            self._tokenizer.no_padding()
         except Exception as error:  # the library raises a bare Exception for every kind of broken file
             raise EngineError(
                 "model.bad_tokenizer", f"tokenizer.json of {folder.name} cannot be used: {error}.", "Get the file again."

@@ -10,7 +10,7 @@ from engine.units import format_bytes
 
 BLOCK = 4096  # direct reads need memory, offset and length aligned to the drive's block; 4096 serves every drive
 _HUGE_PAGE = 2 << 20
-_CHUNK = 1 << 30  # so that one refusal by the system costs a chunk, not the arena
+_CHUNK = 1 << 30  # the system grants a gigabyte more readily than all at once
 
 
 def align_up(count: int, block: int = BLOCK) -> int:
@@ -52,7 +52,7 @@ def aligned_memory(size: int) -> memoryview:
         raise EngineError(
             "memory.refused",
             f"The system refused {format_bytes(size)} of memory.",
-            "Close other programs, or lower --expert-ram.",
+            "Close other programs, or set less memory for experts.",
         ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)

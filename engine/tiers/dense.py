@@ -79,7 +79,7 @@ def _read_spans(reader: DiskReader, spans: list[_Span], pool: torch.Tensor, prog
         in_flight += submit(buffer)
     failure: Exception | None = None
     while in_flight:
-        (span, buffer), error = landed.get()
+        (span, buffer), _, error = landed.get()
         in_flight -= 1
         failure = failure or error
         if failure is not None:

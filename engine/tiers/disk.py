@@ -1,10 +1,12 @@
 """Unbuffered reads straight into their final place, several in flight. Knows files and offsets, not what the bytes mean."""
 
+import errno
 import os
 import queue
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,10 @@ from engine.checkpoint.experts import Run
 from engine.errors import EngineError
 from engine.tiers.arena import BLOCK, align_up
 
+if sys.platform != "win32":
+    import fcntl
+
+_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _IN_FLIGHT = 4  # two to four saturate the drives measured; more only cost threads
 
 
@@ -34,7 +40,9 @@ class DiskReader:
     def submit(
         self, runs: Sequence[Run], bases: Sequence[int], target: memoryview, ticket: Any, done: "queue.SimpleQueue[Any]"
     ) -> None:
-        """Read every run into `target` at its base (see `SlotLayout`), then put `(ticket, error or None)` on `done`.
+        """Read every run into `target` at its base (see `run_bases`), then put `(ticket, bytes, error or None)` on `done`.
+
+        The bytes are those of the runs that arrived, without what alignment adds.
 
         `target` belongs to the reader until the ticket is back.
         """
@@ -44,7 +52,7 @@ class DiskReader:
         """The same, waiting for it. Raises `EngineError`."""
         done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.submit(runs, bases, target, None, done)
-        _, error = done.get()
+        _, _, error = done.get()
         if error is not None:
             raise error
 
@@ -68,15 +76,17 @@ class DiskReader:
         self, runs: Sequence[Run], bases: Sequence[int], target: memoryview, ticket: Any, done: "queue.SimpleQueue[Any]"
     ) -> None:
         error: Exception | None = None
+        arrived = 0
         self._enter()
         try:
             for run, base in zip(runs, bases, strict=True):
                 self._read_run(run, target[base : base + align_up(run.offset % BLOCK + run.nbytes)])
+                arrived += run.nbytes
         except Exception as caught:  # the caller waits for this ticket: whatever happened must reach it
             error = caught
         finally:
             self._leave()
-        done.put((ticket, error))
+        done.put((ticket, arrived, error))
 
     def _read_run(self, run: Run, target: memoryview) -> None:
         """One aligned superset of a run. A failed read is tried once more, then named; a short read is never accepted."""
@@ -96,12 +106,13 @@ class DiskReader:
     def _file(self, path: Path) -> "_File":
         with self._lock:
             if path not in self._files:
-                self._files[path] = _File(path)
-                if not self._files[path].is_direct:
-                    self.notice = (
-                        f"{path.parent} does not allow direct reads, so the system's file cache takes part of the RAM."
-                    )
+                self._files[path] = _File(path, self._tell)
             return self._files[path]
+
+    def _tell(self, path: Path) -> None:
+        self.notice = (
+            f"Reads from {path.parent} go through the system's file cache, which takes part of the RAM and of the time."
+        )
 
     def _enter(self) -> None:
         with self._lock:
@@ -119,25 +130,52 @@ class DiskReader:
 class _File:
     """One open file: direct where the file system allows it, positioned reads safe from several threads."""
 
-    def __init__(self, path: Path) -> None:
-        self.is_direct = hasattr(os, "O_DIRECT")
-        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-        try:
-            self._descriptor = os.open(path, flags | getattr(os, "O_DIRECT", 0))
-        except OSError:
-            self.is_direct = False
-            self._descriptor = os.open(path, flags)
+    def __init__(self, path: Path, tell_buffered: Callable[[Path], None]) -> None:
+        self._path, self._tell_buffered = path, tell_buffered
         self._seek_lock = threading.Lock()
+        self._is_direct = True
+        try:
+            self._descriptor = self._open_direct()
+        except OSError:
+            self._fall_back()
+
+    def _open_direct(self) -> int:
+        if sys.platform == "darwin":
+            descriptor = os.open(self._path, _FLAGS)
+            fcntl.fcntl(descriptor, fcntl.F_NOCACHE, 1)
+            return descriptor
+        if not hasattr(os, "O_DIRECT"):
+            raise OSError(errno.EINVAL, "no direct reads on this system")
+        return os.open(self._path, _FLAGS | os.O_DIRECT)
+
+    def _fall_back(self) -> None:
+        self._descriptor = os.open(self._path, _FLAGS)
+        self._is_direct = False
+        self._tell_buffered(self._path)
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """Fill `target` from `offset`; returns the bytes read, fewer only at the end of the file."""
         got = 0
         while got < len(target):
-            count = self._read_some(offset + got, target[got:])
+            count = self._read_direct_or_buffered(offset + got, target[got:])
             got += count
-            if count == 0 or (self.is_direct and count % BLOCK):  # only the file's tail is no whole block
+            if count == 0 or (self._is_direct and count % BLOCK):  # only the file's tail is no whole block
                 break
         return got
+
+    def _read_direct_or_buffered(self, offset: int, target: memoryview) -> int:
+        """Some file systems grant a direct open and refuse the read."""
+        try:
+            return self._read_some(offset, target)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not self._is_direct:
+                raise
+        with self._seek_lock:
+            if self._is_direct:
+                refused = self._descriptor
+                self._fall_back()
+                os.close(refused)
+        return self._read_some(offset, target)
 
     def _read_some(self, offset: int, target: memoryview) -> int:
         if hasattr(os, "preadv"):

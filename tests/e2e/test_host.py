@@ -71,7 +71,7 @@ def test_models_load_generate(environment: dict[str, str]) -> None:
         assert any(isinstance(event, Started) and event.reused_tokens == 0 for event in events)
         records = [record for event in events if isinstance(event, Meter) for record in event.records]
         texts = [event for event in events if isinstance(event, Text)]
-        assert len(records) == finished.new_tokens == sum(event.tokens for event in texts)
+        assert len(records) == finished.new_tokens == sum(event.tokens for event in texts), "a short prompt is one chunk"
         assert records[0].phase is Phase.PREFILL
         assert host.bad_lines == 0
 
@@ -112,7 +112,7 @@ def test_a_prompt_longer_than_the_context_is_refused(environment: dict[str, str]
         finished = host.wait_for(Finished)[-1]
         assert isinstance(finished, Finished)
         assert finished.stop_reason in (StopReason.CONTEXT_FULL, StopReason.END)
-        assert finished.context_used <= 65
+        assert finished.context_used <= 64
 
 
 GARBAGE = [b"not json\n", b'{"type":"Nothing"}\n', b"\n", b"\xff\xfe\n", b'{"type":"Load"}\n', b"[" * 100_000 + b"\n"]

@@ -1,6 +1,7 @@
 """The reader against files that change, end early or fail: right bytes or a named error, and never a lost slot."""
 
 import errno
+import fcntl
 import os
 import queue
 from pathlib import Path
@@ -70,8 +71,8 @@ def test_parallel_reads_do_not_mix(reader: DiskReader, tmp_path: Path) -> None:
     for index in range(64):
         reader.submit([Run(file, index * 5000, 5000)], [0], memory[index * 12288 : (index + 1) * 12288], index, done)
     for _ in range(64):
-        index, error = done.get()
-        assert error is None
+        index, nbytes, error = done.get()
+        assert (nbytes, error) == (5000, None)
         start = index * 12288 + index * 5000 % BLOCK
         assert bytes(memory[start : start + 5000]) == data[index * 5000 : (index + 1) * 5000]
     assert reader.take_busy_seconds() > 0
@@ -92,7 +93,24 @@ def test_refused_direct_io_falls_back_with_a_notice(tmp_path: Path, monkeypatch:
     reader.read([Run(tmp_path / "data", 5, 8000)], [0], target)
     reader.close()
     assert bytes(target[5:8005]) == (b"abc" * 3000)[5:8005]
-    assert "does not allow direct reads" in reader.notice
+    assert "file cache" in reader.notice
+
+
+def test_a_direct_read_that_is_refused_is_repeated_buffered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = os.preadv
+
+    def refuse_direct(descriptor: int, *rest: Any) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return genuine(descriptor, *rest)
+
+    monkeypatch.setattr(os, "preadv", refuse_direct)
+    (tmp_path / "data").write_bytes(b"abc" * 3000)
+    reader, target = DiskReader(), aligned_memory(1 << 16)
+    reader.read([Run(tmp_path / "data", 5, 8000)], [0], target)
+    reader.close()
+    assert bytes(target[5:8005]) == (b"abc" * 3000)[5:8005]
+    assert "file cache" in reader.notice
 
 
 @pytest.mark.parametrize("slots", [2, 8])

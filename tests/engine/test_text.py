@@ -80,7 +80,6 @@ def test_templates_get_what_published_ones_use(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "{{ raise_exception('roles must alternate') }}",
         "{{ ''.__class__.__mro__ }}",
         "{{ 1 / 0 }}",
         "{{ undefined_function() }}",
@@ -89,3 +88,31 @@ def test_templates_get_what_published_ones_use(tmp_path: Path) -> None:
 def test_a_template_that_fails_is_one_sentence(tmp_path: Path, source: str) -> None:
     with pytest.raises(EngineError, match="chat template"):
         _template(tmp_path, source).render([ChatMessage("user", "hi")])
+
+
+def test_a_refused_conversation_is_told_in_the_templates_words(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="roles must alternate") as caught:
+        _template(tmp_path, "{{ raise_exception('roles must alternate') }}").render([ChatMessage("user", "hi")])
+    assert caught.value.code == "prompt.refused"
+
+
+@pytest.mark.parametrize("template", [["x"], 5, None, [{"name": "rag"}]])
+def test_no_usable_template_is_named(tmp_path: Path, template: object) -> None:
+    with pytest.raises(EngineError, match="no chat template"):
+        _template(tmp_path, template)
+
+
+def test_truncation_and_padding_of_a_file_saved_in_training_are_not_used(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    saved = json.loads((tmp_path / "tokenizer.json").read_text())
+    saved["truncation"] = {"direction": "Right", "max_length": 16, "strategy": "LongestFirst", "stride": 0}
+    saved["padding"] = {
+        "strategy": {"Fixed": 32},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<unk>",
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
+    assert len(Tokenizer(tmp_path).encode("x" * 100)) == 100
+    assert len(Tokenizer(tmp_path).encode("x")) == 1

@@ -70,10 +70,15 @@ inline void dot(const uint8_t* const* w, const typename S::X* const* x, int64_t 
 // A lane adds at most this many products before its sum is set aside: keeps the fp32 path within 1e-6.
 constexpr int64_t kRun = 256;
 
+inline float block_scale(const stoker_matrix& m, int64_t row, int64_t col) {
+  return scale_value(m.scale_type, scale_at(m, row, col / m.block_cols)) * (m.global_scale * kE4m3Lift);
+}
+
 template <class S, int R, int T>
 void dot_rows(const Rows& job, const uint8_t* const* w, int64_t row, int64_t token) {
   const stoker_matrix& m = *job.matrix;
   const bool scaled = m.scale_type != STOKER_SCALE_NONE;
+  const bool alike = scaled && row / m.block_rows == (row + R - 1) / m.block_rows;  // all rows in one block
   const typename S::X* x[T];
   for (int t = 0; t < T; ++t) x[t] = reinterpret_cast<const typename S::X*>(job.operand(token + t));
   F total[R][T];
@@ -90,9 +95,9 @@ void dot_rows(const Rows& job, const uint8_t* const* w, int64_t row, int64_t tok
     for (auto& of_row : acc)
       for (F& lane : of_row) lane = zero();
     dot<S, R, T>(w, x, R * m.row_stride, begin, end, acc);
+    float scale = scaled ? block_scale(m, row, begin) : 1.0f;
     for (int r = 0; r < R; ++r) {
-      float scale = 1.0f;
-      if (scaled) scale = scale_value(m.scale_type, scale_at(m, row + r, begin / m.block_cols)) * (m.global_scale * kE4m3Lift);
+      if (r > 0 && scaled && !alike) scale = block_scale(m, row + r, begin);
       for (int t = 0; t < T; ++t) total[r][t] = fma(acc[r][t], set1(scale), total[r][t]);
     }
   }
@@ -128,6 +133,10 @@ void dot_matrix(const Rows& job, int64_t begin, int64_t end) {
   }
 }
 
+#ifndef STOKER_HAS_STEP_E4M3_ONE
+using StepE4m3One = StepE4m3;  // for a single token
+#endif
+
 template <class S>
 void float_rows(const Rows& job, int64_t begin, int64_t end) {
   if (job.tokens == 1) dot_matrix<S, 4, 1>(job, begin, end);
@@ -139,7 +148,7 @@ void float_rows(const Rows& job, int64_t begin, int64_t end) {
     case STOKER_F32: return float_rows<StepF32>(job, begin, end);
     case STOKER_F16: return float_rows<StepF16>(job, begin, end);
     case STOKER_BF16: return float_rows<StepBf16>(job, begin, end);
-    default: return float_rows<StepE4m3>(job, begin, end);
+    default: return job.tokens == 1 ? dot_matrix<StepE4m3One, 4, 1>(job, begin, end) : float_rows<StepE4m3>(job, begin, end);
   }
 }
 

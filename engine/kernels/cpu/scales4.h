@@ -43,13 +43,22 @@ inline int64_t bytes_of_scale(int type) {
 // Scales of `row` times everything constant, cols / unit of them; writes up to W - 1 more.
 inline void spread_scales(const stoker_matrix& m, int64_t row, float* out) {
   const int64_t groups = m.cols / m.block_cols, repeat = m.block_cols / scale_unit(m), size = bytes_of_scale(m.scale_type);
-  if (repeat == 1 && (groups == 1 || m.scale_col_stride == size)) {
-    spread_packed(m, reinterpret_cast<const uint8_t*>(scale_at(m, row, 0)), groups, out);
+  if (groups > 1 && m.scale_col_stride != size) {
+    for (int64_t group = 0; group < groups; ++group) {
+      const float scale = scale_value(m.scale_type, scale_at(m, row, group)) * code_scale(m);
+      for (int64_t i = 0; i < repeat; ++i) *out++ = scale;
+    }
     return;
   }
+  // Decoded to the end of their room, then repeated from its start: a write never passes what is still to be read.
+  const float* decoded = out + groups * (repeat - 1);
+  spread_packed(m, reinterpret_cast<const uint8_t*>(scale_at(m, row, 0)), groups, out + groups * (repeat - 1));
+  if (repeat == 1) return;
   for (int64_t group = 0; group < groups; ++group) {
-    const float scale = scale_value(m.scale_type, scale_at(m, row, group)) * code_scale(m);
-    for (int64_t i = 0; i < repeat; ++i) *out++ = scale;
+    const float scale = decoded[group];
+    int64_t i = 0;
+    for (const float four[4] = {scale, scale, scale, scale}; i + 4 <= repeat; i += 4, out += 4) memcpy(out, four, 16);
+    for (; i < repeat; ++i) *out++ = scale;
   }
 }
 
@@ -66,10 +75,13 @@ inline void spread_rows(const stoker_matrix& m, int64_t row, int64_t count, floa
 
 // What to add to the stored codes of `row` to make them `kInt4ZeroedBias` above the weight, per 32 columns.
 inline void spread_zeros(const stoker_matrix& m, int64_t row, uint8_t* out) {
-  const int64_t groups = m.cols / m.block_cols, repeat = m.block_cols / 32;
+  const int64_t groups = m.cols / m.block_cols, repeat = m.block_cols / 32, shift = row % 8 * 4;
+  const char* words = static_cast<const char*>(m.zeros) + row / 8 * m.zero_stride;
   for (int64_t group = 0; group < groups; ++group) {
-    const uint8_t lift = uint8_t(kInt4ZeroedBias - zero_of(m, row, group));
-    for (int64_t i = 0; i < repeat; ++i) *out++ = lift;
+    const uint8_t lift = uint8_t(kInt4ZeroedBias - m.zero_offset - int(read<uint32_t>(words + group * 4) >> shift & 15));
+    int64_t i = 0;
+    for (const uint32_t four = 0x01010101u * lift; i + 4 <= repeat; i += 4, out += 4) memcpy(out, &four, 4);
+    for (; i < repeat; ++i) *out++ = lift;
   }
 }
 

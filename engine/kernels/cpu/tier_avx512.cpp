@@ -16,6 +16,8 @@ constexpr int kTileRows = 4, kTileTokens = 6;  // 24 sums, 4 weights and a token
 }  // namespace stoker
 
 #if defined(STOKER_HAS_BF16_DOT)
+#include "e4m3_vbmi.h"
+
 #include "bf16_avx512.h"
 #endif
 #include "tier_body.h"
