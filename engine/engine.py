@@ -176,7 +176,7 @@ def _footprint(
     return Footprint(
         name=checkpoint.name,
         architecture=architecture.model_type,
-        weight_format=form.name,
+        weight_format=form.label,
         model_bytes=checkpoint.nbytes,
         dense_bytes=dense_bytes,
         dense_read_bytes=dense_bytes - looked_up,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from installers.environment import Environment
+from installers.kernels import build_kernels_once
 from installers.problems import SetupError
 from installers.processes import captured
 from installers.torch_build import KINDS, Kind
@@ -68,6 +69,7 @@ def run(root: str, arguments: Sequence[str]) -> int:
     try:
         if not environment.is_ready(wanted.action == "test", wanted.torch):
             environment.prepare(wanted.action == "test", wanted.torch)
+        build_kernels_once(environment)
         match wanted.action:
             case "test":
                 return run_tests(environment, wanted.rest)

@@ -6,7 +6,7 @@ import torch
 
 from engine.checkpoint.experts import ExpertMap, ExpertNames
 from engine.errors import EngineError
-from engine.kernels.weights import Weight
+from engine.kernels.weights import PLAIN, Weight
 from engine.quant.layout import Layout
 from engine.quant.registry import recognise, require_one_format
 from engine.tiers.arena import part_start
@@ -21,6 +21,12 @@ class ExpertFormat:
     name: str
     names: ExpertNames
     layouts: dict[str, Layout]
+
+    @property
+    def label(self) -> str:
+        """As people name it: "MXFP4", "BF16"."""
+        codes = next(iter(self.layouts.values())).format
+        return codes.name if codes in PLAIN.values() else self.name
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from installers import commands, environment, pip_run, start
+from installers import commands, environment, kernels, pip_run, start
 from installers.commands import Wanted, has_display, parse
 from installers.console import Stage
 from installers.environment import Environment, Stamp
@@ -500,3 +500,35 @@ def test_stamps_survive_the_disk(tmp_path: Path) -> None:
     place.folder.mkdir()
     (place.folder / "stoker-stamp.json").write_text(json.dumps(stamp.__dict__), encoding="utf-8")
     assert place._read_stamp() == stamp
+
+
+def test_kernels_are_built_once_for_each_state_of_their_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in kernels.SOURCES:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if "." in path.name:
+            path.write_text("one")
+        else:
+            path.mkdir()
+            (path / "moe.cpp").write_text("two")
+    environment = Environment(tmp_path)
+    environment.folder.mkdir()
+    calls: list[int] = []
+    outcomes = [1, 0, 0]
+
+    def build(command: list[object], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        assert variables["PATH"].startswith(str(environment.scripts)), "CMake comes from the lock"
+        calls.append(1)
+        return subprocess.CompletedProcess([], outcomes.pop(0), "no C++ compiler is installed.\n", "")
+
+    monkeypatch.setattr(kernels, "captured", build)
+    kernels.build_kernels_once(environment)
+    assert "several times slower" in capsys.readouterr().out
+    kernels.build_kernels_once(environment)  # tried again after a failure
+    kernels.build_kernels_once(environment)  # not after a success
+    assert len(calls) == 2
+    (tmp_path / "engine/kernels/cpu/moe.cpp").write_text("three")
+    kernels.build_kernels_once(environment)
+    assert len(calls) == 3
