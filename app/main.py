@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QApplication, QMessageBox
 
 from app.backends.local import LocalEngine
@@ -106,7 +106,7 @@ def _problems_shown(window: MainWindow) -> Iterator[None]:
         text = "".join(traceback.format_exception(kind, error, trace))
         _log.critical("uncaught: %s", text)
         if threading.current_thread() is threading.main_thread():
-            window.show_problem("Something in Stoker went wrong. Your chats are saved.", text)
+            window.show_problem("Something in Stoker went wrong. The details and the log say what.", text)
 
     def report_thread(args: threading.ExceptHookArgs) -> None:
         _log.critical("uncaught in %s", args.thread, exc_info=args.exc_value)
@@ -121,5 +121,7 @@ def _problems_shown(window: MainWindow) -> Iterator[None]:
 
 def _give_up(sentence: str) -> int:
     _log.error("%s", sentence)
-    QMessageBox.critical(None, "Stoker", sentence)
+    box = QMessageBox(QMessageBox.Icon.Critical, "Stoker", sentence)
+    box.setTextFormat(Qt.TextFormat.PlainText)  # it names paths
+    box.exec()
     return 1

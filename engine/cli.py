@@ -228,6 +228,7 @@ def _chat(options: argparse.Namespace) -> int:
     if options.json and options.prompt is None:
         raise EngineError("cli.prompt", "--json needs a prompt.", 'Write: stoker chat --json "your question"')
     bar = _ProgressBar("Loading", options.json)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # loading changes nothing: it may simply end
     history = [ChatMessage("system", options.system)] if options.system else []
     question = [] if options.prompt is None else [*history, ChatMessage("user", options.prompt)]
     engine = Engine(find_model(options.model, models_folder()), _wishes(options), bar.show_stage, question)
@@ -259,13 +260,14 @@ def _answer_once(engine: "Engine", messages: list[ChatMessage], sampling: Sampli
         )
     else:
         print(f"\n\n{answer.summary()}", file=sys.stderr)
-    return 0
+    return 130 if answer.stop_reason is StopReason.CANCELLED else 0
 
 
 def _interactive(engine: "Engine", history: list[ChatMessage], sampling: Sampling) -> int:
     print(f"{engine.plan.model_name}. {engine.plan.sentence}\nEnd with Ctrl+D; Ctrl+C stops an answer.\n")
     while True:
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             prompt = input("> ").strip()
         except (EOFError, KeyboardInterrupt):
             print()

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from engine.checkpoint.write import TensorSpec, write_safetensors
 from engine.errors import EngineError
@@ -57,9 +58,11 @@ def build(
     The model appears under its name only when complete. Raises `EngineError`: demo.source_missing, demo.source_damaged,
     demo.experts, demo.not_ours, disk.full, disk.read_only.
     """
-    if experts < 2 or (recipe == "slices" and experts not in (2, 4, 8, 16, 32)):  # powers of two scale BF16 exactly
+    if not 2 <= experts <= 1024 or (
+        recipe == "slices" and experts not in (2, 4, 8, 16, 32)
+    ):  # powers of two scale BF16 exactly
         raise EngineError(
-            "demo.experts", f"There is no demo of {experts} {recipe}.", "Take 2 or more copies, or 2, 4, 8, 16 or 32 slices."
+            "demo.experts", f"There is no demo of {experts} {recipe}.", "Take 2 to 1024 copies, or 2, 4, 8, 16 or 32 slices."
         )
     target = folder / demo_name(experts, recipe)
     if target.exists():
@@ -69,22 +72,31 @@ def build(
             return target
     source = _Source(find_source())
     shards = list(_shards(source, experts, recipe))
-    partial = folder / f"{target.name}.partial"
+    partial = folder / f"{target.name}.{os.getpid()}.partial"  # two of us may build at once
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove_abandoned(folder, target.name)
         _check_free(folder, sum(spec.num_bytes for shard in shards for spec in shard))
         partial.mkdir()
         _write_weights(partial, source, shards, experts, recipe, progress)
         _write_small_files(partial, source, experts, recipe)
-        if target.exists():
+        if target.exists() and overwrite:
             shutil.rmtree(target)
-        partial.rename(target)
+        if not target.exists():
+            partial.rename(target)
     except OSError as error:
         raise _disk_problem(error, folder) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _remove_abandoned(folder: Path, name: str) -> None:
+    """What builds of this demo left behind that were killed."""
+    for item in folder.glob(f"{name}.*.partial"):
+        owner = item.name.removeprefix(f"{name}.").removesuffix(".partial")
+        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+            shutil.rmtree(item, ignore_errors=True)
 
 
 def demo_name(experts: int, recipe: Recipe) -> str:

@@ -36,6 +36,8 @@ from engine.tiers.arena import RamArena, slot_stride
 from engine.tiers.dense import load_dense
 from engine.tiers.disk import DiskReader
 
+_LONGEST_TOKEN = 64  # characters; a text beyond that many for each token of context is not worth tokenising
+
 LoadProgress = Callable[[str, int, int], None]  # (stage, done bytes, total bytes)
 
 
@@ -122,7 +124,7 @@ class Engine:
         self._end_ids = _end_ids(folder, source.checkpoint.config, self._tokenizer, self._template)
         _check_vocabulary(source, self._tokenizer)
         plan = plan_for(source, wishes)
-        self._context = plan.context
+        self._context, self._rows = plan.context, source.footprint.vocab_size
         if first_messages:
             self.encode(first_messages)
         kernels, self._kernels_notice = open_kernels()
@@ -142,12 +144,22 @@ class Engine:
 
     def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Prompt tokens of a conversation. Raises `EngineError` where it does not fit the context."""
-        prompt = self._tokenizer.encode(self._template.render(messages))
-        if len(prompt) >= self._context:
+        text = self._template.render(messages)
+        prompt = self._tokenizer.encode(text) if len(text) <= _LONGEST_TOKEN * self._context else []
+        if len(prompt) >= self._context or len(text) > _LONGEST_TOKEN * self._context:
+            length = f"{len(prompt)} tokens" if prompt else f"{len(text)} characters"
             raise EngineError(
                 "prompt.too_long",
-                f"The conversation is {len(prompt)} tokens long, and the context holds {self._context}.",
+                f"The conversation is {length} long, and the context holds {self._context} tokens.",
                 "Start a new chat, shorten the message, or load the model with a longer context.",
+            )
+        if not prompt:
+            raise EngineError("prompt.empty", "There is nothing to answer: the prompt has no tokens.", "Write a message.")
+        if max(prompt) >= self._rows:
+            raise EngineError(
+                "model.vocabulary",
+                f"tokenizer.json gives token {max(prompt)}, and the weights have rows for {self._rows}.",
+                "They are of different models: get both again.",
             )
         return prompt
 

@@ -3,9 +3,11 @@
 The main thread only reads; one worker thread owns the engine and answers requests in order. End of input ends the process.
 """
 
+import json
 import logging
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -93,7 +95,7 @@ class Host:
             self._wire.send(
                 Failed(request_id, "memory.refused", "The system refused memory for this step.", "Close other programs.")
             )
-        except Exception as error:
+        except BaseException as error:
             _log.exception("request %s failed", request_id)
             text = f"The engine met an internal error ({type(error).__name__}: {error})."
             self._wire.send(Failed(request_id, "engine.bug", text, "Its log has the details; please report it."))
@@ -201,6 +203,7 @@ def main() -> int:
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in a terminal is for the window, which then closes our stdin
     wire = Wire(wire_out)
     wire.send(Hello(PROTOCOL_VERSION, __version__, os.getpid()))
     requests: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -211,12 +214,25 @@ def main() -> int:
             message = decode(line)
         except ProtocolError as error:
             _log.warning("%s", error)
+            if (request_id := _request_id(line)) is not None:
+                wire.send(
+                    Failed(request_id, "protocol.unreadable", "The engine did not understand a request.", "Update Stoker.")
+                )
             continue
         if isinstance(message, Cancel):
             host.cancel(message.request_id)
         else:
             requests.put(message)
     os._exit(0)  # the window is gone: nothing may keep this process, not even a read that hangs on a dead drive
+
+
+def _request_id(line: bytes) -> int | None:
+    """That of a request which cannot be read otherwise."""
+    try:
+        found = json.loads(line)["request_id"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if type(found) is int else None
 
 
 def _serve(host: Host, requests: "queue.SimpleQueue[Message]") -> None:

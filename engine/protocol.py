@@ -212,7 +212,7 @@ def decode(line: str | bytes) -> Message:
         fields = json.loads(line)
         cls = _TYPES[fields.pop("type")]
         return typing.cast(Message, _build(cls, fields))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ProtocolError(f"not a message of protocol {PROTOCOL_VERSION}: {line[:200]!r}") from error
 
 

@@ -16,9 +16,9 @@ def check_sampling(sampling: Sampling) -> None:
     """Raises `EngineError` naming the first setting out of its range."""
     ranges = (
         ("max_tokens", sampling.max_tokens >= 1, "at least 1"),
-        ("temperature", 0 <= sampling.temperature <= 10, "0 to 10"),
+        ("temperature", sampling.temperature == 0 or 0.01 <= sampling.temperature <= 10, "0, or 0.01 to 10"),
         ("top_k", sampling.top_k >= 0, "0 (off) or more"),
-        ("top_p", 0 < sampling.top_p <= 1, "above 0, up to 1"),
+        ("top_p", 0.001 <= sampling.top_p <= 1, "0.001 to 1"),
         ("min_p", 0 <= sampling.min_p < 1, "0 to below 1"),
         ("repetition_penalty", 0.1 <= sampling.repetition_penalty <= 10, "0.1 to 10"),
         ("seed", sampling.seed is None or -(2**63) <= sampling.seed < 2**63, "a 64-bit number"),
@@ -37,6 +37,10 @@ def make_sampler(sampling: Sampling) -> Sampler:
         generator.manual_seed(sampling.seed)
 
     def sample(logits: torch.Tensor, seen: Sequence[int]) -> int:
+        if not torch.isfinite(logits.sum()):
+            raise EngineError(
+                "model.not_finite", "The model computed something that is no number.", "Its weights are damaged: get it again."
+            )
         if sampling.repetition_penalty != 1.0 and seen:
             logits = penalise(logits, seen, sampling.repetition_penalty)
         if sampling.temperature == 0:

@@ -9,6 +9,7 @@ _SUFFIXES = {
     "": 1, "b": 1, "k": KB, "kb": KB, "m": MB, "mb": MB, "g": GB, "gb": GB, "t": TB, "tb": TB,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+_MOST = 2**62  # more than any computer has, and still a number that every format takes
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -35,4 +36,4 @@ def parse_bytes(text: str, *, whole: int | None = None) -> int:
     if match is None or match[2].lower() not in _SUFFIXES:
         percent = " or a share such as 30%" if whole is not None else ""
         raise EngineError("units.unreadable", f"{text!r} is not an amount of memory.", f"Write 3GB, 512MiB{percent}.")
-    return int(float(match[1]) * _SUFFIXES[match[2].lower()])
+    return min(int(float(match[1][:30]) * _SUFFIXES[match[2].lower()]), _MOST)

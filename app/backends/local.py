@@ -280,7 +280,7 @@ class LocalEngine(QObject):
         try:
             message = decode(line)
         except ProtocolError:
-            _log.warning("no message: %r", line[:200])
+            _log.warning("no message, %d bytes: %s", len(line), _beginning(line))
             if not self._has_greeted and b'"Hello"' in line:
                 self._refuse(_MISMATCH)
             return
@@ -289,7 +289,7 @@ class LocalEngine(QObject):
         elif type(message) in self._signals and message.request_id in self._open:
             self._deliver(message)
         else:
-            _log.warning("out of place: %r", line[:200])
+            _log.warning("out of place: %s", type(message).__name__)
 
     def _greet(self, hello: Hello) -> None:
         if hello.protocol_version != PROTOCOL_VERSION:
@@ -308,3 +308,8 @@ class LocalEngine(QObject):
             self._has_model |= isinstance(message, Loaded)
             self._set_state(self._settled())
         self._signals[type(message)].emit(message)
+
+
+def _beginning(line: bytes, length: int = 20) -> str:
+    """Enough to recognise a stray print by; the rest may be a chat."""
+    return "".join(letter for letter in line[: 4 * length].decode(errors="ignore") if letter.isprintable())[:length]

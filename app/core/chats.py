@@ -28,8 +28,28 @@ _MIGRATIONS: tuple[Migration, ...] = (
     ),
 )
 _DELETED_KEPT_SECONDS = 24 * 3600.0  # long enough for undo, then the text is really gone
+_REASONS = {
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_READONLY: "the file may not be written",
+    sqlite3.SQLITE_BUSY: "another program is using the file",
+    sqlite3.SQLITE_IOERR: "the drive reports an error",
+}
 _CHAT = "id, title, created, updated"
 _MESSAGE = "id, chat_id, role, content, state, stats, created"
+
+
+class NotSavedError(Exception):
+    """A change did not reach the disk, nor did any part of it. Its text is the reason: "the disk is full"."""
+
+
+@contextmanager
+def _saving() -> Iterator[None]:
+    """SQLite's errors as `NotSavedError`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        raise NotSavedError(_REASONS.get(code, str(error))) from error
 
 
 class MessageState(StrEnum):
@@ -38,6 +58,9 @@ class MessageState(StrEnum):
     INTERRUPTED = "interrupted"  # the program ended while it was streaming
     STOPPED = "stopped"  # by the person
     FAILED = "failed"
+
+
+_BEGUN = ("assistant", "", MessageState.STREAMING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +92,10 @@ class Chat:
 
 
 class ChatStore:
-    """`notice` is one sentence for the person when the file could not be used as it was, else ""."""
+    """`notice` is one sentence for the person when the file could not be used as it was, else "".
+
+    Whatever changes something raises `NotSavedError` when it cannot.
+    """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -106,16 +132,19 @@ class ChatStore:
         self._drafts[chat.id] = chat
         return chat
 
+    @_saving()
     def rename(self, chat_id: int, title: str) -> None:
         if draft := self._drafts.get(chat_id):
             self._drafts[chat_id] = replace(draft, title=title)
         else:
             self._db.execute("UPDATE chats SET title = ? WHERE id = ?", (title, chat_id))
 
+    @_saving()
     def delete(self, chat_id: int) -> None:
         """Hidden until `undelete`; erased a day later, when the file is next opened."""
         self._db.execute("UPDATE chats SET deleted = ? WHERE id = ?", (self._clock(), chat_id))
 
+    @_saving()
     def undelete(self, chat_id: int) -> None:
         self._db.execute("UPDATE chats SET deleted = NULL WHERE id = ?", (chat_id,))
 
@@ -124,6 +153,15 @@ class ChatStore:
         return [_message(row) for row in rows]
 
     def add_message(self, chat_id: int, role: str, content: str, state: MessageState = MessageState.COMPLETE) -> StoredMessage:
+        return self._add(chat_id, (role, content, state))[0]
+
+    def add_question(self, chat_id: int, text: str) -> tuple[StoredMessage, StoredMessage]:
+        """What a person asks and the answer that begins: both are stored or neither is."""
+        question, answer = self._add(chat_id, ("user", text, MessageState.COMPLETE), _BEGUN)
+        return question, answer
+
+    @_saving()
+    def _add(self, chat_id: int, *messages: tuple[str, str, MessageState]) -> list[StoredMessage]:
         now = self._clock()
         draft = self._drafts.get(chat_id)
         with _transaction(self._db):
@@ -133,13 +171,18 @@ class ChatStore:
                 )
             else:
                 self._db.execute("UPDATE chats SET updated = ? WHERE id = ?", (now, chat_id))
-            added = self._db.execute(
-                f"INSERT INTO messages (chat_id, role, content, state, created) VALUES (?, ?, ?, ?, ?) RETURNING {_MESSAGE}",
-                (chat_id, role, content, state.value, now),
-            ).fetchone()
+            added = [self._insert(chat_id, *message, now) for message in messages]
         self._drafts.pop(chat_id, None)
-        return _message(added)
+        return added
 
+    def _insert(self, chat_id: int, role: str, content: str, state: MessageState, now: float) -> StoredMessage:
+        row = self._db.execute(
+            f"INSERT INTO messages (chat_id, role, content, state, created) VALUES (?, ?, ?, ?, ?) RETURNING {_MESSAGE}",
+            (chat_id, role, content, state.value, now),
+        ).fetchone()
+        return _message(row)
+
+    @_saving()
     def update_message(
         self,
         message_id: int,
@@ -154,11 +197,14 @@ class ChatStore:
             (content, state and state.value, stats and json.dumps(asdict(stats)), message_id),
         )
 
-    def delete_messages_from(self, message_id: int) -> None:
-        """That message and all later ones of its chat."""
-        self._db.execute(
-            "DELETE FROM messages WHERE id >= ?1 AND chat_id = (SELECT chat_id FROM messages WHERE id = ?1)", (message_id,)
-        )
+    @_saving()
+    def answer_again(self, chat_id: int, message_id: int) -> StoredMessage:
+        """The answer that begins in place of that message and all later ones of its chat."""
+        now = self._clock()
+        with _transaction(self._db):
+            self._db.execute("DELETE FROM messages WHERE id >= ? AND chat_id = ?", (message_id, chat_id))
+            self._db.execute("UPDATE chats SET updated = ? WHERE id = ?", (now, chat_id))
+            return self._insert(chat_id, *_BEGUN, now)
 
     def interrupt_streaming(self) -> int:
         """At start, when no answer can be running: mark those that the last session left open. Returns how many."""
@@ -174,10 +220,11 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
+        db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # a full disk has already rolled it back
+            db.execute("ROLLBACK")
         raise
-    db.execute("COMMIT")
 
 
 def _message(row: tuple[int, int, str, str, str, str | None, float]) -> StoredMessage:

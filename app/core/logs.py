@@ -1,4 +1,5 @@
-"""Where the program writes what a person need not read. Chats and prompts are never logged."""
+"""Where the program writes what a person need not read. Chats and prompts are never logged:
+of a line that nobody understands, its length and its first 20 characters at most."""
 
 import faulthandler
 import logging

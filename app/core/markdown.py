@@ -4,7 +4,6 @@ Model output is untrusted: HTML stays literal text, images become their descript
 mailto addresses become links.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -214,7 +213,7 @@ def _merged(spans: list[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
-_THINK = re.compile(r"\s*<think>\s*(.*?)(?:</think>\s*|\Z)(.*)\Z", re.DOTALL)
+_THINK, _THINK_END = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +226,11 @@ class Thought:
 
 
 def split_thought(content: str) -> Thought:
-    if not content.lstrip().startswith("<think>"):
+    begun = content.lstrip()
+    if not begun.startswith(_THINK):
         return Thought("", content, open=False)
-    match = _THINK.match(content)
-    assert match is not None, "the pattern accepts everything that begins with <think>"
-    return Thought(match[1].rstrip(), match[2], open="</think>" not in content)
+    text, end, answer = begun.removeprefix(_THINK).partition(_THINK_END)
+    if not end:  # half of the closing mark would be shown and taken back
+        half = next((size for size in range(len(_THINK_END) - 1, 0, -1) if text.endswith(_THINK_END[:size])), 0)
+        text = text[: len(text) - half]
+    return Thought(text.strip(), answer.lstrip(), open=not end)

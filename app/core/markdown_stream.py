@@ -22,8 +22,8 @@ class StreamingDocument:
         self.num_final = 0
         self._tail = ""
         self._code_at = 0  # where the code begins in the tail, if the tail is one open fence
-        if text:
-            self.append(text)
+        for start in range(0, len(text), _MAX_TAIL):  # in portions, so that a long open block is cut from the first
+            self.append(text[start : start + _MAX_TAIL])
 
     def append(self, text: str) -> int:
         """Take more text. Returns the index of the first block that changed."""

@@ -24,7 +24,7 @@ class LinkReading:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What holds the next token up: a link, or None when no link was busy for most of the time."""
+    """What holds the next token up: a link, or None when computing does."""
 
     link: Link | None
     reason: str
@@ -32,17 +32,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class PromptReading:
-    """How far the prompt has been read. `tokens_per_second` is None before the first pass is through."""
+    """How far the prompt has been read, over all chunks so far. No rate before the first chunk is through."""
 
     prompt_tokens: int
     reused_tokens: int
-    read_tokens: int
-    bytes: int
-    seconds: float
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        return self.read_tokens / self.seconds if self.seconds > 0 and self.read_tokens else None
+    read_tokens: int  # beside the reused ones
+    bytes: int = 0
+    tokens_per_second: float | None = None
 
     @property
     def share(self) -> float:

@@ -72,11 +72,24 @@ class Setting(Generic[T]):
         return self._check(value) if self._check else ""
 
 
+# What `engine.units.parse_bytes` takes; the window may not import it, a boundary test holds the two together.
+_AMOUNT = re.compile(r"\s*\d+(?:\.\d+)?\s*([A-Za-z]*)\s*")
+_UNITS = ("", "b", "k", "kb", "kib", "m", "mb", "mib", "g", "gb", "gib", "t", "tb", "tib")
+
+
 def _check_expert_ram(text: str) -> str:
-    amount = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|[kmgt]i?b?|b)\s*", text, re.IGNORECASE)
-    if not text.strip() or (amount and (amount[2] != "%" or float(amount[1]) <= 100)):
+    amount = _AMOUNT.fullmatch(text)
+    if not text or (amount and amount[1].lower() in _UNITS) or _is_share(text):
         return ""
     return "Write an amount such as 12GB, a share such as 30%, or leave it empty."
+
+
+def _is_share(text: str) -> bool:
+    number, percent, rest = text.strip().partition("%")
+    try:
+        return bool(percent) and not rest and 0 <= float(number) <= 100
+    except ValueError:
+        return False
 
 
 def _check_context(tokens: int) -> str:

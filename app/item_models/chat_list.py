@@ -13,6 +13,7 @@ from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistent
 from PySide6.QtGui import QFont
 
 from app.core.chats import Chat, ChatStore
+from app.core.tooltip import plain_tooltip
 
 _Index = QModelIndex | QPersistentModelIndex
 _HEADING_PX = 11
@@ -93,7 +94,7 @@ class ChatListModel(QAbstractListModel):
         if role == ChatListRole.IS_HEADING:
             return row.chat is None
         if role == Qt.ItemDataRole.ToolTipRole:
-            return row.text if row.chat else None
+            return plain_tooltip(row.text) if row.chat else None
         if role == Qt.ItemDataRole.FontRole and row.chat is None:
             font = QFont()
             font.setPixelSize(_HEADING_PX)

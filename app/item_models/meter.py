@@ -17,6 +17,8 @@ _REASONS = {
     Link.RAM: "experts computed on the CPU",
     Link.DISK: "experts read from the drive",
 }
+_WAITED_FOR = (Link.DISK, Link.PCIE)  # only the slower of those in use makes computing wait
+_COMPUTED_FROM = (Link.VRAM, Link.RAM)
 _MOST = 0.5  # of a token's time: below it no link explains the rate
 
 
@@ -45,8 +47,8 @@ class MeterModel(QObject):
         self.changed.emit()
 
     def advance(self, read_tokens: int) -> None:
-        """So many tokens of the prompt are in the cache, reused ones included."""
-        self._prompt_read = read_tokens
+        """So many tokens of the prompt are in the cache, reused ones included. Told per chunk, its record somewhat later."""
+        self._prompt_read = max(self._prompt_read, read_tokens)
         self.changed.emit()
 
     def add(self, meter: Meter) -> None:
@@ -62,7 +64,8 @@ class MeterModel(QObject):
     def _raise_ceilings(self, record: Traffic) -> None:
         """A quarter of a second at start may miss a link's best; what was seen since then is possible too."""
         for link, use in record.links.items():
-            if link in self._best_gbps and use.gbps > self._best_gbps[link]:
+            is_measured = use.origin is Origin.MEASURED  # a derived figure may count what a cache served
+            if is_measured and link in self._best_gbps and use.gbps > self._best_gbps[link]:
                 self._best_gbps[link] = use.gbps
 
     def finish(self) -> None:
@@ -94,14 +97,17 @@ class MeterModel(QObject):
         )
 
     def _prompt_reading(self) -> PromptReading | None:
-        if self._started is None:
+        started = self._started
+        if started is None:
             return None
+        tokens = sum(record.tokens for record in self._prompt)  # of the chunks whose records are here
+        seconds = sum(record.seconds for record in self._prompt)
         return PromptReading(
-            prompt_tokens=self._started.prompt_tokens,
-            reused_tokens=self._started.reused_tokens,
-            read_tokens=self._prompt_read - self._started.reused_tokens,
+            prompt_tokens=started.prompt_tokens,
+            reused_tokens=started.reused_tokens,
+            read_tokens=max(self._prompt_read - started.reused_tokens, tokens),
             bytes=sum(_bytes(record) for record in self._prompt),
-            seconds=sum(record.seconds for record in self._prompt),
+            tokens_per_second=tokens / seconds if seconds > 0 else None,
         )
 
     def _links(self, records: Sequence[Traffic]) -> tuple[LinkReading, ...]:
@@ -128,19 +134,22 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def limit(records: Sequence[Traffic]) -> Limit | None:
-    """The link that was busy longest, counting the time that computing waited towards the link it waited for."""
+    """What took most of these tokens' time; None when there is no time to explain.
+
+    A copy that runs while computing goes on costs nothing, so the drive and PCIe hold a token up only for the time that
+    computing waited: `stall_seconds`, a part of their busy time. The rest is computing, which reads from RAM and VRAM.
+    """
     total = sum(record.seconds for record in records)
     if total <= 0:
         return None
     busy = {link: _use(records, link)[1] for link in Link}
-    # Only the slowest link in use makes computing wait: from the drive to RAM, else from RAM to the GPU.
-    waited_for = next((link for link in (Link.DISK, Link.PCIE) if busy[link] > 0), None)
-    if waited_for is not None:
-        busy[waited_for] += sum(record.stall_seconds for record in records)
-    link = max(busy, key=lambda link: busy[link])
-    if busy[link] < _MOST * total:
-        return Limit(None, "no link was busy for half of the time")
-    return Limit(link, _REASONS[link])
+    waited_for = next((link for link in _WAITED_FOR if busy[link] > 0), None)
+    if waited_for is not None and sum(record.stall_seconds for record in records) > _MOST * total:
+        return Limit(waited_for, _REASONS[waited_for])
+    link = max(_COMPUTED_FROM, key=lambda link: busy[link])
+    if busy[link] >= _MOST * total:
+        return Limit(link, _REASONS[link])
+    return Limit(None, "no link explains half of the time")
 
 
 def found_in(records: Sequence[Traffic], expert_bytes: int) -> dict[Link, float] | None:

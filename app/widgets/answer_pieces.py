@@ -1,10 +1,14 @@
-"""The pieces of one answer, top to bottom: running text, code cards, tables. Knows blocks and palette; not where they stand."""
+"""The pieces of one text, top to bottom: running text, code cards, tables. Knows blocks and colours; not where they stand.
+
+A growing text is parsed and laid out at its end only, however long it has become.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 
 from PySide6.QtWidgets import QWidget
 
-from app.core.markdown import Block, Code, Table
+from app.core.markdown import Block, Code, Table, parse
+from app.core.markdown_stream import StreamingDocument
 from app.widgets.code_block import CodeBlock
 from app.widgets.palette import Palette
 from app.widgets.rich_text import RichText
@@ -25,20 +29,40 @@ _Piece = CodeBlock | PlainText | TableText
 
 
 class AnswerPieces:
-    """Creates its widgets as children of `parent` and reuses them while the answer grows."""
+    """Creates its widgets as children of `parent` and reuses them while the text grows. `color` is that of running text."""
 
-    def __init__(self, parent: QWidget, palette: Palette, resized: Callable[[], None]) -> None:
+    def __init__(self, parent: QWidget, palette: Palette, color: str, resized: Callable[[], None]) -> None:
         self._parent = parent
         self._palette = palette
+        self._color = color
         self._resized = resized
+        self._text = ""
+        self._document: StreamingDocument | None = None  # only while the text is growing
         self._groups: list[tuple[int, _Piece]] = []  # (index of its first block, widget)
 
     @property
     def widgets(self) -> list[_Piece]:
         return [widget for _, widget in self._groups]
 
-    def set_blocks(self, blocks: Sequence[Block], first_changed: int) -> None:
-        """Show `blocks`; those before `first_changed` are as they were."""
+    def set_text(self, text: str, is_growing: bool) -> None:
+        """Show Markdown. While it grows, half constructs look like the whole ones will."""
+        if text == self._text and is_growing and self._document is not None:
+            return
+        if self._document is not None and text.startswith(self._text):
+            changed = self._document.append(text[len(self._text) :])
+            if not is_growing:
+                changed = min(changed, self._document.finish())
+            self._set_blocks(self._document.blocks, changed)
+        elif is_growing:
+            self._document = StreamingDocument(text)
+            self._set_blocks(self._document.blocks, 0)
+        elif text != self._text:
+            self._set_blocks(parse(text), 0)
+        self._document = self._document if is_growing else None
+        self._text = text
+
+    def _set_blocks(self, blocks: Sequence[Block], first_changed: int) -> None:
+        """Those before `first_changed` are as they were."""
         kept = max((i for i, (first, _) in enumerate(self._groups) if first <= first_changed), default=0)
         start = self._groups[kept][0] if self._groups else 0
         old = self._groups[kept:]
@@ -59,7 +83,7 @@ class AnswerPieces:
             block.resized.connect(self._resized)
             piece: _Piece = block
         else:
-            piece = (TableText if kind is TableText else PlainText)(self._palette, self._palette.text, self._parent)
+            piece = (TableText if kind is TableText else PlainText)(self._palette, self._color, self._parent)
         piece.show()
         return piece
 

@@ -47,6 +47,7 @@ class CodeBlock(QWidget):
         self._formats = _formats(palette)
         self._label = QLabel(self)
         self._label.setProperty("kind", "muted")
+        self._label.setTextFormat(Qt.TextFormat.PlainText)
         self._copy = _small_button("Copy", "Copy this code", self)
         self._copy.clicked.connect(self._copy_text)
         self._unfold = _small_button("", "Show the whole code", self)

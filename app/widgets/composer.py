@@ -1,6 +1,6 @@
 """Where a message is written: Enter sends, Shift+Enter breaks the line, Esc stops. Knows neither chats nor the engine.
 
-Says by itself why nothing can be sent; the reason comes from outside.
+Says by itself why nothing can be sent; the reason comes from outside. What was submitted stays until `clear`.
 """
 
 from PySide6.QtCore import QSize, Qt, Signal
@@ -24,10 +24,10 @@ class Composer(QFrame):
         self._reason = ""
         self._is_generating = False
         self._edit = _MessageEdit(self)
-        self._hint = QLabel(self)
-        self._hint.setProperty("kind", "faint")
-        self._context = QLabel(self)
-        self._context.setProperty("kind", "faint")
+        self._hint, self._context = QLabel(self), QLabel(self)
+        for label in (self._hint, self._context):
+            label.setProperty("kind", "faint")
+            label.setTextFormat(Qt.TextFormat.PlainText)
         self._button = QPushButton("Send", self)
         self._button.setIconSize(QSize(16, 16))
         self._button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -79,6 +79,10 @@ class Composer(QFrame):
         self._edit.setPlainText(text)
         self._edit.moveCursor(self._edit.textCursor().MoveOperation.End)
 
+    def clear(self) -> None:
+        """What was submitted is safe."""
+        self._edit.clear()
+
     @property
     def text(self) -> str:
         return self._edit.toPlainText()
@@ -96,7 +100,6 @@ class Composer(QFrame):
     def _submit(self) -> None:
         text = self.text.strip()
         if text and not self._reason and not self._is_generating:
-            self._edit.clear()
             self.submitted.emit(text)
 
     def _stop(self) -> None:

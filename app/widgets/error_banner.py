@@ -1,4 +1,7 @@
-"""A banner for what went wrong: one sentence, what can be done, the details on demand. Knows no cause and no remedy."""
+"""A banner for what went wrong: one sentence, what can be done, the details on demand. Knows no cause and no remedy.
+
+A quiet one tells what is good to know: no warning sign, muted words.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -16,12 +19,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.core.problem import Action
 from app.widgets.icons import pixmap
 from app.widgets.theme import Theme, mono_font
 
 _DETAIL_HEIGHT = 120
-
-Action = tuple[str, Callable[[], object]]  # button text, what it does
 
 
 class ErrorBanner(QWidget):
@@ -29,15 +31,18 @@ class ErrorBanner(QWidget):
 
     closed = Signal()
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, theme: Theme, parent: QWidget | None = None, *, is_quiet: bool = False) -> None:
         super().__init__(parent)
         self._theme = theme
         self._card = QFrame(self)
         self._card.setProperty("kind", "card")
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
         self._icon = QLabel(self._card)
+        self._icon.setHidden(is_quiet)
         self._sentence = QLabel(self._card, wordWrap=True, textFormat=Qt.TextFormat.PlainText)
         self._sentence.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        if is_quiet:
+            self._sentence.setProperty("kind", "muted")
         self._fold = QPushButton("Details", self._card)
         self._fold.setCheckable(True)
         self._fold.setProperty("kind", "ghost")

@@ -8,8 +8,7 @@ from PySide6.QtGui import QColor, QEnterEvent, QGuiApplication, QPainter, QPaint
 from PySide6.QtWidgets import QLabel, QPushButton, QWidget
 
 from app.core.chats import MessageState
-from app.core.markdown import parse, split_thought
-from app.core.markdown_stream import StreamingDocument
+from app.core.markdown import split_thought
 from app.core.shown_message import ShownMessage, figures, state_in_words
 from app.widgets.answer_pieces import AnswerPieces
 from app.widgets.palette import Palette
@@ -98,10 +97,8 @@ class AnswerMessage(QWidget):
     def __init__(self, palette: Palette, parent: QWidget) -> None:
         super().__init__(parent)
         self._palette = palette
-        self._shown: ShownMessage | None = None
         self._answer = ""
-        self._document: StreamingDocument | None = None  # only while the answer is growing
-        self._pieces = AnswerPieces(self, palette, self.resized.emit)
+        self._pieces = AnswerPieces(self, palette, palette.text, self.resized.emit)
         self._thought = ThoughtBlock(palette, self)
         self._thought.folded.connect(self.resized)
         self._thought.hide()
@@ -117,28 +114,14 @@ class AnswerMessage(QWidget):
         self._again.hide()
 
     def set_message(self, shown: ShownMessage) -> None:
-        first = self._shown is None
-        self._shown = shown
         is_open = shown.message.state is MessageState.STREAMING
         thought = split_thought(shown.message.content)
-        answer = "" if is_open and "<think>".startswith(thought.answer.strip()) else thought.answer
+        self._answer = "" if is_open and "<think>".startswith(thought.answer.strip()) else thought.answer
         self._thought.set_thought(thought.text, is_open and thought.open, shown.thought_seconds)
         self._thought.setVisible(bool(thought.text) or (is_open and thought.open))
-        self._show_answer(answer, is_open, first)
+        self._pieces.set_text(self._answer, is_growing=is_open)
         self._pieces.set_caret(is_open)
         self._show_state(shown)
-
-    def _show_answer(self, answer: str, is_open: bool, first: bool) -> None:
-        if self._document is not None and answer.startswith(self._answer):
-            changed = self._document.append(answer[len(self._answer) :])
-            if not is_open:
-                changed = min(changed, self._document.finish())
-            self._pieces.set_blocks(self._document.blocks, changed)
-        elif first or answer != self._answer:
-            self._document = StreamingDocument(answer) if is_open else None
-            self._pieces.set_blocks(self._document.blocks if self._document else parse(answer), 0)
-        self._document = self._document if is_open else None
-        self._answer = answer
 
     def _show_state(self, shown: ShownMessage) -> None:
         message = shown.message

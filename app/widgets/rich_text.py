@@ -22,6 +22,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QTextBrowser, QWidget
 
 from app.core.markdown import Block, Table, is_safe_link
+from app.core.tooltip import plain_tooltip
 from app.widgets.block_writer import INDENT, QUOTE_PROPERTY, QUOTE_STEP, RULE_PROPERTY, BlockWriter, Places, line_format
 from app.widgets.palette import Palette
 from app.widgets.theme import mono_font, ui_font
@@ -56,7 +57,7 @@ class RichText(QTextBrowser):
         self.document().setDefaultFont(ui_font())
         self.document().setIndentWidth(INDENT)
         self.anchorClicked.connect(self._open)
-        self.highlighted.connect(lambda url: self.setToolTip(url.toString()))
+        self.highlighted.connect(lambda url: self.setToolTip(plain_tooltip(url.toString())))
 
     # Contents
 

@@ -1,13 +1,12 @@
-"""What a model thought before it answered: one line, folded; the text is laid out only when someone opens it."""
+"""What a model thought before it answered: one line, folded; the text is laid out only while it is unfolded."""
 
 from PySide6.QtCore import QRectF, Signal
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QPushButton, QWidget
 
-from app.core.markdown import parse
 from app.core.shown_message import thought_label
+from app.widgets.answer_pieces import AnswerPieces
 from app.widgets.palette import Palette
-from app.widgets.rich_text import RichText
 
 _HEADER = 24
 _LEFT = 14
@@ -20,8 +19,12 @@ class ThoughtBlock(QWidget):
         super().__init__(parent)
         self._palette = palette
         self._text = ""
+        self._is_growing = False
         self._label = ""
-        self._body: RichText | None = None
+        self._body = QWidget(self)
+        self._body.setAccessibleName("What the model thought")
+        self._body.hide()
+        self._pieces = AnswerPieces(self._body, palette, palette.muted, self.folded.emit)
         self._header = QPushButton(self)
         self._header.setCheckable(True)
         self._header.setProperty("kind", "ghost")
@@ -29,32 +32,27 @@ class ThoughtBlock(QWidget):
         self._header.setToolTip("Show or hide what the model thought first")
         self._header.toggled.connect(self._toggle)
 
-    def set_thought(self, text: str, is_open: bool, seconds: float | None) -> None:
-        self._label = thought_label(is_open, seconds, text)
-        self._show_label()
-        if text != self._text:
-            self._text = text
-            if self._body is not None:
-                self._body.set_blocks(parse(text))
+    def set_thought(self, text: str, is_growing: bool, seconds: float | None) -> None:
+        self._label = thought_label(is_growing, seconds, text)
+        self._text, self._is_growing = text, is_growing
+        self._show()
 
-    def _show_label(self) -> None:
-        self._header.setText(("▾ " if self._header.isChecked() else "▸ ") + self._label)
+    def _show(self) -> None:
+        is_unfolded = self._header.isChecked()
+        self._header.setText(("▾ " if is_unfolded else "▸ ") + self._label)
+        if is_unfolded:
+            self._pieces.set_text(self._text, self._is_growing)
 
     def _toggle(self, is_unfolded: bool) -> None:
-        self._show_label()
-        if is_unfolded and self._body is None:
-            self._body = RichText(self._palette, self._palette.muted, self)
-            self._body.setAccessibleName("What the model thought")
-            self._body.set_blocks(parse(self._text))
-        if self._body is not None:
-            self._body.setVisible(is_unfolded)
+        self._show()
+        self._body.setVisible(is_unfolded)
         self.folded.emit()
 
     def relayout(self, width: int) -> int:
         self._header.setGeometry(8, 0, self._header.sizeHint().width() + 8, _HEADER)
-        if self._body is None or not self._header.isChecked():
+        if not self._header.isChecked():
             return _HEADER
-        height = self._body.height_for(width - _LEFT)
+        height = self._pieces.place(0, 0, width - _LEFT)
         self._body.setGeometry(_LEFT, _HEADER + 4, width - _LEFT, height)
         return _HEADER + 4 + height
 

@@ -5,7 +5,7 @@ or fused into one tensor per layer, whose first dimension is the expert (`expert
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,8 +164,10 @@ def _range(parts: Parts) -> ExpertRange:
 
 
 def _check_alike(checkpoint: Checkpoint, found: dict[int, dict[int, Parts]]) -> None:
-    first_layer = min(found)
-    expected, count = found[first_layer][min(found[first_layer])], max(found[first_layer]) + 1
+    """Most experts tell what an expert is: the odd one out is named, whichever it is."""
+    count = Counter(len(experts) for experts in found.values()).most_common(1)[0][0]
+    signatures = Counter(_signature(parts) for experts in found.values() for parts in experts.values())
+    expected = dict(signatures.most_common(1)[0][0])
     for layer, experts in sorted(found.items()):
         if sorted(experts) != list(range(count)):
             raise EngineError(
@@ -174,20 +176,28 @@ def _check_alike(checkpoint: Checkpoint, found: dict[int, dict[int, Parts]]) -> 
                 "The download is incomplete: get the model again.",
             )
         for expert, parts in experts.items():
-            _check_parts(f"Expert {expert} of layer {layer} in {checkpoint.name}", parts, expected)
+            _check_parts(f"Expert {expert} of layer {layer} in {checkpoint.name}", dict(_signature(parts)), expected)
 
 
-def _check_parts(what: str, parts: Parts, expected: Parts) -> None:
+Signature = tuple[tuple[tuple[str, str], tuple[str, tuple[int, ...]]], ...]  # (matrix, suffix), (type, shape)
+
+
+def _signature(parts: Parts) -> Signature:
+    return tuple(sorted((name, (ref.dtype, ref.shape)) for name, ref in parts.items()))
+
+
+def _check_parts(
+    what: str,
+    parts: dict[tuple[str, str], tuple[str, tuple[int, ...]]],
+    expected: dict[tuple[str, str], tuple[str, tuple[int, ...]]],
+) -> None:
     if missing := expected.keys() - parts.keys():
-        matrix, suffix = min(missing)
-        raise EngineError(
-            "checkpoint.missing_tensor", f"{what} has no {matrix}{suffix}.", "The download is incomplete: get it again."
-        )
-    for (matrix, suffix), ref in parts.items():
-        alike = expected.get((matrix, suffix))
-        if alike is None or (ref.dtype, ref.shape) != (alike.dtype, alike.shape):
+        hint = "The download is incomplete: get the model again."
+        raise EngineError("checkpoint.missing_tensor", f"{what} has no {''.join(min(missing))}.", hint)
+    for name, (dtype, shape) in parts.items():
+        if expected.get(name) != (dtype, shape):
             raise EngineError(
                 "checkpoint.uneven_experts",
-                f"{what} has a {matrix}{suffix} of {ref.dtype}{list(ref.shape)}, unlike the others.",
+                f"{what} has {''.join(name)} as {dtype}{list(shape)}, unlike the others.",
                 "Mixed formats are not supported: get another release of this model.",
             )

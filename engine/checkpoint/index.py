@@ -64,6 +64,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object from a file of a model folder. Raises `EngineError` where it is absent or no object."""
     try:
+        if file.exists() and not file.is_file():  # a pipe or a device would be read for ever
+            raise FileNotFoundError(file)
         value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise EngineError(
@@ -106,7 +108,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
     weight_map = read_json(folder / _INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise EngineError("model.bad_json", f"{_INDEX} of {folder.name} has no weight_map.", "Get the file again.")
-    outside = next((name for name in weight_map.values() if Path(name).name != name), None)
+    outside = next((name for name in weight_map.values() if Path(name).name != name or len(name) > 250), None)
     if outside is not None:
         raise EngineError(
             "model.bad_json", f"{_INDEX} of {folder.name} points outside the folder: {outside}.", "Get the file again."

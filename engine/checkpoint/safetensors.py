@@ -19,6 +19,7 @@ DTYPE_BITS = {
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
 _MAX_HEADER = 100 * MB  # the format's own limit
+_LARGEST = 2**62
 _DAMAGED = "Download the model again, or check the drive; the file was left as it is."
 
 
@@ -44,9 +45,9 @@ def read_header(file: Path) -> dict[str, TensorRef]:
     except OSError as error:
         raise _unreadable(file, error) from error
     try:
-        header = json.loads(text)
+        header = json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
-        raise _damaged(file, "its header is not JSON") from error
+        raise _damaged(file, "its header is not JSON, or names something twice") from error
     if not isinstance(header, dict):
         raise _damaged(file, "its header is not a table of tensors")
     header.pop("__metadata__", None)
@@ -76,7 +77,7 @@ def _tensor(file: Path, name: str, entry: Any, data_start: int, size: int) -> Te
         begin, end = entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(file, f"the entry of tensor {name} is incomplete") from error
-    if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
+    if not all(type(number) is int and 0 <= number <= _LARGEST for number in (begin, end, *shape)):
         raise _damaged(file, f"tensor {name} has impossible offsets or shape")
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise EngineError(
@@ -90,6 +91,13 @@ def _tensor(file: Path, name: str, entry: Any, data_start: int, size: int) -> Te
     if data_start + end > size:
         raise _damaged(file, f"tensor {name} ends at {format_bytes(data_start + end)}, the file at {format_bytes(size)}")
     return TensorRef(name, file, data_start + begin, end - begin, dtype, shape)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name appears twice")
+    return found
 
 
 def _check_no_overlap(file: Path, refs: list[TensorRef]) -> None:

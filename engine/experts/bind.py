@@ -42,7 +42,8 @@ class ExpertFormat:
 def recognise_experts(experts: ExpertMap, names: ExpertNames) -> ExpertFormat:
     """The format of all experts. Raises `EngineError` that names the tensor for an unknown, mixed or damaged one."""
     found = {matrix: recognise(matrix, parts) for matrix, parts in experts.sample.matrices().items()}
-    expected = next((group for group in (names.separate, names.fused) if group and group[0] in found), ())
+    groups = [group for group in (names.separate, names.fused) if group and not found.keys().isdisjoint(group)]
+    expected = max(groups, key=lambda group: len(found.keys() & set(group)))
     if missing := [matrix for matrix in expected if matrix not in found]:
         raise EngineError(
             "checkpoint.missing_tensor", f"The experts have no {missing[0]}.", "The download is incomplete: get it again."

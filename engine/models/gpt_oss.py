@@ -41,7 +41,7 @@ class Config:
         hf = HfConfig(values, name)
         heads, kv_heads = hf.integer("num_attention_heads"), hf.integer("num_key_value_heads")
         hf.divisible("num_attention_heads", heads, "num_key_value_heads", kv_heads)
-        num_layers, window = hf.integer("num_hidden_layers"), hf.optional_integer("sliding_window")
+        num_layers, window = hf.num_layers(), hf.optional_integer("sliding_window")
         kinds = values.get("layer_types") or ["sliding_attention", "full_attention"] * ((num_layers + 1) // 2)
         if len(kinds) < num_layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
             raise hf.error(
@@ -58,11 +58,11 @@ class Config:
             num_experts=hf.integer("num_local_experts"),
             top_k=hf.integer("num_experts_per_tok"),
             expert_size=hf.integer("intermediate_size"),
-            rms_eps=hf.number("rms_norm_eps", 1e-5),
+            rms_eps=hf.positive("rms_norm_eps", 1e-5),
             rope_theta=theta,
             yarn=yarn,
             windows=tuple(window if kind == "sliding_attention" else None for kind in kinds[:num_layers]),
-            activation_limit=hf.number("swiglu_limit", 7.0),
+            activation_limit=hf.positive("swiglu_limit", 7.0),
             tied=hf.flag("tie_word_embeddings", False),
         )
 

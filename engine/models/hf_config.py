@@ -1,6 +1,5 @@
 """Reads typed values out of a published config.json. A missing or impossible key is named to the person."""
 
-import math
 from typing import Any
 
 from engine.errors import EngineError
@@ -14,18 +13,19 @@ class HfConfig:
         self._values = values
         self._name = name
 
-    def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
+    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = 2**31) -> int:
         value = self._values.get(key)
         if value is None and default is not None:
             return default
-        if type(value) is not int or value < minimum:
-            raise self.error(f"{key} is {value!r}, not a whole number from {minimum}")
+        if type(value) is not int or not minimum <= value <= maximum:
+            raise self.error(f"{key} is {str(value)[:40]}, not a whole number from {minimum} to {maximum}")
         return value
 
-    def number(self, key: str, default: float) -> float:
+    def positive(self, key: str, default: float) -> float:
+        """A number above 0 that a float can hold."""
         value = self._values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise self.error(f"{key} is {value!r}, not a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+            raise self.error(f"{key} is {str(value)[:40]}, not a positive number")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -33,6 +33,10 @@ class HfConfig:
         if not isinstance(value, bool):
             raise self.error(f"{key} is {value!r}, not true or false")
         return value
+
+    def num_layers(self) -> int:
+        """Checked before anything is made per layer: no published model comes near the limit."""
+        return self.integer("num_hidden_layers", maximum=1000)
 
     def optional_integer(self, key: str) -> int | None:
         return None if self._values.get(key) is None else self.integer(key)
@@ -56,7 +60,7 @@ class HfConfig:
         if not isinstance(found, dict):
             raise self.error(f"its rotary embedding is described by {found!r}, not by an object")
         rope = HfConfig(found, self._name)
-        theta = rope.number("rope_theta", self.number("rope_theta", default))
+        theta = rope.positive("rope_theta", self.positive("rope_theta", default))
         if theta <= 1:
             raise self.error(f"rope_theta is {theta!r}, not above 1")
         kind = rope._values.get("rope_type", rope._values.get("type", "default"))
@@ -65,10 +69,10 @@ class HfConfig:
         if kind != "yarn":
             raise self.error(f"rope_type is {kind!r}; supported: default, yarn")
         return theta, YarnScaling(
-            factor=rope.number("factor", 1.0),
+            factor=rope.positive("factor", 1.0),
             original_context=rope.integer("original_max_position_embeddings"),
-            beta_fast=rope.number("beta_fast", 32.0),
-            beta_slow=rope.number("beta_slow", 1.0),
+            beta_fast=rope.positive("beta_fast", 32.0),
+            beta_slow=rope.positive("beta_slow", 1.0),
             is_exact=not rope.flag("truncate", True),
         )
 

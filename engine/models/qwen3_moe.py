@@ -46,7 +46,7 @@ class Config:
         hidden, heads = hf.integer("hidden_size"), hf.integer("num_attention_heads")
         kv_heads = hf.integer("num_key_value_heads", heads)
         hf.divisible("num_attention_heads", heads, "num_key_value_heads", kv_heads)
-        num_layers, step = hf.integer("num_hidden_layers"), hf.integer("decoder_sparse_step", 1)
+        num_layers, step = hf.num_layers(), hf.integer("decoder_sparse_step", 1)
         dense_layers = hf.integers("mlp_only_layers")
         theta, yarn = hf.rope(10_000.0)
         return cls(
@@ -64,7 +64,7 @@ class Config:
             dense_size=hf.integer("intermediate_size"),
             moe_layers=tuple(layer for layer in range(num_layers) if layer not in dense_layers and (layer + 1) % step == 0),
             renormalise=hf.flag("norm_topk_prob", False),
-            rms_eps=hf.number("rms_norm_eps", 1e-6),
+            rms_eps=hf.positive("rms_norm_eps", 1e-6),
             rope_theta=theta,
             yarn=yarn,
             window=hf.optional_integer("sliding_window") if hf.flag("use_sliding_window", False) else None,

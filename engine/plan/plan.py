@@ -9,7 +9,8 @@ from engine.units import GB, MB, format_bytes, parse_bytes
 
 PREFILL_CHUNK = 256  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
 _DEFAULT_CONTEXT = 8192
-_RUNTIME_BYTES = int(0.35 * GB)  # Python, torch and its threads, measured at rest
+_SHORTEST_CONTEXT = 256
+_RUNTIME_BYTES = int(0.15 * GB)  # what Python and torch take beyond what they have at the time of planning
 _RESERVE_SHARE = 0.05  # of what is available, left to the rest of the computer
 
 
@@ -20,11 +21,13 @@ def make_plan(machine: Machine, footprint: Footprint, wishes: Wishes, default_ex
     numbers and the nearest plan that works, before anything is allocated.
     """
     context = _context(footprint, wishes)
-    kv, workspace = footprint.kv_bytes_per_token * context, footprint.workspace_bytes(PREFILL_CHUNK, context)
-    fixed = footprint.dense_bytes + kv + workspace + _RUNTIME_BYTES + int(_RESERVE_SHARE * machine.ram_available)
-    room = machine.ram_available - fixed
+    fitting = _fitting_context(machine, footprint, context)
+    if wishes.context is None and fitting is not None:
+        context = fitting
+    room = _room(machine, footprint, context)
     if room < footprint.floor_bytes:
-        raise _too_little(machine, footprint, fixed, kv, context)
+        raise _too_little(machine, footprint, context, fitting)
+    kv, workspace = footprint.kv_bytes_per_token * context, footprint.workspace_bytes(PREFILL_CHUNK, context)
     slots, why = _expert_slots(footprint, room, wishes.expert_ram, default_expert_ram)
     layers = footprint.num_moe_layers
     return Plan(
@@ -46,14 +49,32 @@ def make_plan(machine: Machine, footprint: Footprint, wishes: Wishes, default_ex
     )
 
 
+def _room(machine: Machine, footprint: Footprint, context: int) -> int:
+    """Bytes left for experts."""
+    fixed = footprint.dense_bytes + footprint.kv_bytes_per_token * context + footprint.workspace_bytes(PREFILL_CHUNK, context)
+    return machine.ram_available - fixed - _RUNTIME_BYTES - int(_RESERVE_SHARE * machine.ram_available)
+
+
+def _fitting_context(machine: Machine, footprint: Footprint, wanted: int) -> int | None:
+    """The wanted context or the first of its halves that leaves room for the experts' floor; None if none does."""
+    context = wanted
+    while _room(machine, footprint, context) < footprint.floor_bytes:
+        context //= 2
+        if context < _SHORTEST_CONTEXT:
+            return None
+    return context
+
+
 def _context(footprint: Footprint, wishes: Wishes) -> int:
     if wishes.context is None:
         return min(_DEFAULT_CONTEXT, footprint.max_context)
-    if not 16 <= wishes.context <= footprint.max_context:
+    shortest = min(16, footprint.max_context)
+    if not shortest <= wishes.context <= footprint.max_context:
         raise EngineError(
             "plan.context",
-            f"A context of {wishes.context} tokens is not possible: {footprint.name} takes 16 to {footprint.max_context}.",
-            f"Ask for a context of {min(max(16, wishes.context), footprint.max_context)}.",
+            f"A context of {wishes.context} tokens is not possible: "
+            f"{footprint.name} takes {shortest} to {footprint.max_context}.",
+            f"Ask for a context of {min(max(shortest, wishes.context), footprint.max_context)}.",
         )
     return wishes.context
 
@@ -102,15 +123,16 @@ def _slots_of(footprint: Footprint, budget: str) -> int:
     return min(footprint.experts_total, parse_bytes(budget, whole=footprint.experts_total) // footprint.slot_bytes)
 
 
-def _too_little(machine: Machine, footprint: Footprint, fixed: int, kv: int, context: int) -> EngineError:
+def _too_little(machine: Machine, footprint: Footprint, context: int, fitting: int | None) -> EngineError:
     limit = "this container allows" if machine.is_capped else "is available"
-    shorter = f"Ask for a shorter context than {context} (it takes {format_bytes(kv)}), or close other programs."
+    needed = machine.ram_available - _room(machine, footprint, context) + footprint.floor_bytes
+    kv = footprint.kv_bytes_per_token * context
     return EngineError(
         "plan.too_little_memory",
-        f"{footprint.name} needs {format_bytes(fixed + footprint.floor_bytes)} of memory at least "
+        f"{footprint.name} needs {format_bytes(needed)} of memory at least "
         f"({format_bytes(footprint.dense_bytes)} dense weights, {format_bytes(footprint.floor_bytes)} experts, "
         f"{format_bytes(kv)} context, the rest to run), and {format_bytes(machine.ram_available)} {limit}.",
-        shorter,
+        f"Ask for a context of {fitting}." if fitting else "Close other programs, or take a smaller model.",
     )
 
 

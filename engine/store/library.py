@@ -20,13 +20,14 @@ def find_model(name: str, folder: Path) -> Path:
 
     Raises `EngineError` with the names there are.
     """
-    for candidate in (folder / name, Path(name), _expanded(name)):
+    is_name = Path(name).name == name and name not in ("", ".", "..")
+    for candidate in ([folder / name] if is_name else []) + ([Path(name), _expanded(name)] if name else []):
         try:
             if candidate.is_dir():
                 return candidate.resolve()
         except (OSError, ValueError):  # too long, or not a path at all
             continue
-    there = sorted(item.name for item in folder.iterdir() if item.is_dir()) if folder.is_dir() else []
+    there = [item.name for item in _model_folders(folder)]
     hint = f"There are: {', '.join(there)}." if there else "Make the demo model: stoker demo"
     raise EngineError("model.not_found", f"There is no model {name!r} in {folder}.", hint)
 
@@ -40,11 +41,18 @@ def _expanded(name: str) -> Path:
 
 def list_models(folder: Path, supported: frozenset[str]) -> tuple[ModelEntry, ...]:
     """Every model folder, with the reason where one cannot be used. A broken one never hides the others."""
-    if not folder.is_dir():
-        return ()
-    return tuple(
-        _entry(item, supported) for item in sorted(folder.iterdir()) if item.is_dir() and not item.name.endswith(".partial")
-    )
+    return tuple(_entry(item, supported) for item in _model_folders(folder))
+
+
+def _model_folders(folder: Path) -> list[Path]:
+    """Raises `EngineError` when the folder of all models is there and cannot be read."""
+    try:
+        return sorted(item for item in folder.iterdir() if item.is_dir() and item.suffix != ".partial")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        text = f"The models folder {folder} cannot be read: {error.strerror or error}."
+        raise EngineError("store.unreadable", text, "Check what it is and its permissions.") from error
 
 
 def _entry(folder: Path, supported: frozenset[str]) -> ModelEntry:

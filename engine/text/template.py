@@ -30,7 +30,9 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
         try:
             self._template = environment.from_string(_source(folder, config))
-        except TemplateError as error:
+        except EngineError:
+            raise
+        except Exception as error:  # a broken template may also overflow the parser or Python's own compiler
             raise self._error(error) from error
 
     @property
@@ -51,7 +53,7 @@ class ChatTemplate:
     def _error(self, error: Exception) -> EngineError:
         return EngineError(
             "model.bad_template",
-            f"The chat template of {self._name} failed: {error}.",
+            f"The chat template of {self._name} failed ({type(error).__name__}: {error}).",
             "Get tokenizer_config.json again, or another release.",
         )
 

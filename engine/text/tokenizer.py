@@ -35,7 +35,14 @@ class Tokenizer:
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        """Raises `EngineError` for text that this tokenizer has no tokens for."""
+        try:
+            clean = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates are no text
+            return list(self._tokenizer.encode(clean, add_special_tokens=False).ids)
+        except Exception as error:  # the library raises a bare Exception
+            raise EngineError(
+                "model.bad_tokenizer", f"The tokenizer refused the text: {error}.", "Get tokenizer.json again."
+            ) from error
 
     def decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))

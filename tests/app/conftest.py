@@ -18,9 +18,14 @@ FAKE_ENGINE = Path(__file__).parents[1] / "helpers" / "fake_engine.py"
 MakeEngine = Callable[..., LocalEngine]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # The offscreen platform says so of every window; every other message of Qt fails a test.
-    config.addinivalue_line("qt_log_ignore", r"^This plugin does not support (propagateSizeHints|raise)\(\)")
+def fill_disk(chats: ChatStore) -> None:
+    """Not one page more: SQLite then says what it says of a full disk."""
+    (pages,) = chats._db.execute("PRAGMA page_count").fetchone()
+    chats._db.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def empty_disk(chats: ChatStore) -> None:
+    chats._db.execute("PRAGMA max_page_count = 1000000")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
@@ -12,12 +13,14 @@ from app.backends.local import EngineState, LocalEngine
 from app.core.chats import MessageState, StoredMessage
 from app.pages.chat import ChatPage
 from app.pages.chat.controller import title_of
+from app.pages.chat.model_card import plan_summary
 from app.pages.services import Services
 from app.widgets.composer import Composer
 from app.widgets.error_banner import ErrorBanner
 from app.widgets.meter_panel import MeterPanel
 from app.widgets.meter_strip import MeterStrip
-from tests.app.conftest import MakeEngine
+from engine.protocol import Plan
+from tests.app.conftest import MakeEngine, empty_disk, fill_disk
 
 MakePage = Callable[..., ChatPage]
 
@@ -149,7 +152,190 @@ def test_what_was_interrupted_is_sent_along(make_page: MakePage, qtbot: QtBot) -
     sent: list[tuple[str, ...]] = []
     page._services.engine.generate = lambda messages, sampling: sent.append(tuple(m.content for m in messages)) or 99  # type: ignore
     say(page, "three")
-    assert sent == [("one", "half", "two", "three")]
+    assert sent == [("one", "half", "two\n\nthree")]
+
+
+def test_a_chat_goes_on_after_an_answer_without_a_word(make_page: MakePage, qtbot: QtBot) -> None:
+    """Stopped while the prompt was read, before the first word; many templates refuse two questions in a row."""
+    page = ready(make_page("strict", "--rate", "200"), qtbot)
+    say(page, "word " * 3000)
+    qtbot.waitUntil(lambda: page._meter.reading().prompt is not None, timeout=5000)
+    qtbot.keyClick(page, Qt.Key.Key_Escape)
+    stopped = wait_for_answer(page, qtbot)
+    assert (stopped.state, stopped.content) == (MessageState.STOPPED, "")
+    say(page, "Shorter?")
+    assert wait_for_answer(page, qtbot).state is MessageState.COMPLETE
+    say(page, "Thanks.")
+    assert wait_for_answer(page, qtbot).state is MessageState.COMPLETE
+
+
+def test_a_failed_answer_shows_what_happened_and_what_helps(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("fail-generate"), qtbot)
+    say(page)
+    wait_for_answer(page, qtbot)
+    shown = [label.text() for label in page._view.findChildren(QLabel) if label.isVisible()]
+    assert "The chat is longer than the context. Begin a new chat or allow a larger context." in shown
+
+
+def test_the_prompt_is_shown_while_it_is_read(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page(), qtbot)
+    say(page, "word " * 1500)
+    qtbot.waitUntil(lambda: (prompt := page._meter.reading().prompt) is not None and prompt.read_tokens >= 1024, timeout=5000)
+    reading = page._meter.reading()
+    assert reading.prompt is not None
+    assert 0.5 < reading.prompt.share < 1
+    assert reading.prompt.tokens_per_second == pytest.approx(1900, rel=0.1)  # the fake reads 512 tokens in 276 ms
+    assert reading.prompt.bytes > 0
+    assert all(link.gbps is not None for link in reading.links)
+
+
+def test_a_full_disk_keeps_the_message_in_the_field(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page(), qtbot)
+    store, composer = page._services.chats, page._composer
+    fill_disk(store)
+    text = "A long message. " * 6000
+    composer.set_text(text)
+    qtbot.keyClick(composer.field, Qt.Key.Key_Return)
+    assert banner(page).sentence == "The message could not be saved: the disk is full. It is still in the field."
+    assert banner(page).isVisible()
+    assert composer.text == text
+    assert page._chat.chat is None
+    assert not page._chat.is_answering
+    assert page._messages.rowCount() == 0
+    assert page._services.engine.state is EngineState.READY
+    assert store.chats() == []
+    empty_disk(store)
+    qtbot.keyClick(composer.field, Qt.Key.Key_Return)
+    assert composer.text == ""
+    assert stored(page)[0].content == text.strip()
+
+
+def test_a_disk_that_fills_up_does_not_end_the_answer(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("normal", "--rate", "2000", "--tokens", "9000"), qtbot)
+    page._services.settings.max_tokens = 9000
+    say(page)
+    fill_disk(page._services.chats)
+    wait_for_answer(page, qtbot)
+    assert banner(page).sentence == "The answer could not be saved: the disk is full."
+    assert page._messages.messages[-1].state is MessageState.COMPLETE
+    assert len(page._messages.last_content) > 9000
+
+
+def choose(page: ChatPage, text: str) -> None:
+    """From the menu of models, as a click does."""
+    entry(page, text).trigger()
+
+
+def entry(page: ChatPage, text: str) -> QAction:
+    return next(action for action in page._header._menu.actions() if action.text().startswith(text))
+
+
+def card_button(page: ChatPage) -> QPushButton:
+    (button,) = page._list.card.findChildren(QPushButton)
+    return button
+
+
+@pytest.mark.parametrize("way", ["gpt-oss-20b", "Reload gpt-oss-20b", "card"])
+def test_a_dead_engine_comes_back_by_menu_and_card(make_page: MakePage, qtbot: QtBot, way: str) -> None:
+    page = ready(make_page("crash", "--after", "20"), qtbot)
+    say(page)
+    qtbot.waitUntil(lambda: banner(page).isVisible(), timeout=10_000)
+    assert card_button(page).text() == "Restart"
+    if way == "card":
+        qtbot.mouseClick(card_button(page), Qt.MouseButton.LeftButton)
+    else:
+        choose(page, way)
+    ready(page, qtbot)
+    assert not banner(page).isVisible()
+    assert not card_button(page).isVisible()
+    assert page._choice.name == "gpt-oss-20b"
+
+
+def test_the_loaded_model_is_not_loaded_again_for_nothing(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page(), qtbot)
+    pid = page._services.engine.pid
+    choose(page, "gpt-oss-20b")
+    assert entry(page, "gpt-oss-20b").isChecked()
+    assert page._services.engine.state is EngineState.READY
+    assert page._services.engine.pid == pid
+    choose(page, "Reload gpt-oss-20b")
+    qtbot.waitUntil(lambda: page._choice.plan is not None and page._services.engine.pid != pid, timeout=10_000)
+
+
+@pytest.mark.parametrize("way", ["gpt-oss-20b", "card"])
+def test_changed_settings_can_be_put_to_use(make_page: MakePage, qtbot: QtBot, way: str) -> None:
+    page = ready(make_page(), qtbot)
+    page._services.settings.temperature = 0.1
+    assert not card_button(page).isVisible()
+    page._services.settings.context = 4096
+    assert card_button(page).text() == "Reload"
+    assert card_button(page).isVisible()
+    if way == "card":
+        qtbot.mouseClick(card_button(page), Qt.MouseButton.LeftButton)
+    else:
+        choose(page, way)
+    qtbot.waitUntil(lambda: page._choice.plan is not None and page._choice.plan.context == 4096, timeout=10_000)
+    assert not card_button(page).isVisible()
+    page._services.settings.context = 0
+    assert card_button(page).isVisible()
+    page._services.settings.context = 4096
+    assert not card_button(page).isVisible()
+
+
+def test_another_choice_while_one_is_being_loaded(make_page: MakePage, qtbot: QtBot) -> None:
+    page = make_page("slow")
+    qtbot.waitUntil(lambda: page._choice.progress is not None, timeout=10_000)
+    choose(page, "qwen3-30b-a3b")
+    ready(page, qtbot)
+    assert page._choice.name == "qwen3-30b-a3b"
+    assert page._services.settings.model == "qwen3-30b-a3b"
+    assert page._services.settings.loading_model == ""
+    assert not banner(page).isVisible()
+
+
+def test_a_notice_is_shown_quietly_until_it_is_closed(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("normal", "--notice", "The <b>fast</b> kernels are not built."), qtbot)
+    qtbot.waitUntil(page._notice.isVisible)
+    assert page._notice.sentence == "The <b>fast</b> kernels are not built."
+    assert not banner(page).isVisible()
+    image = page._notice.grab().toImage()
+    pixels = {image.pixelColor(x, y).name() for x in range(image.width()) for y in range(0, image.height(), 2)}
+    assert page._services.theme.palette.bad not in pixels
+    page._notice.dismiss()
+    say(page)
+    wait_for_answer(page, qtbot)
+    assert not page._notice.isVisible()
+    choose(page, "Reload")
+    qtbot.waitUntil(page._notice.isVisible, timeout=10_000)
+
+
+def test_no_notice_no_banner(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page(), qtbot)
+    assert not page._notice.isVisible()
+
+
+def test_every_label_shows_what_it_is_given_letter_by_letter(make_page: MakePage, qtbot: QtBot) -> None:
+    """Names of models, files and languages, and the engine's sentences, may look like HTML."""
+    page = ready(make_page("normal", "--rate", "400"), qtbot)
+    say(page, "<h1>q</h1>")
+    wait_for_answer(page, qtbot)
+    labels = [label for label in page.findChildren(QLabel) if label.pixmap().isNull()]
+    assert len(labels) > 10
+    assert [label.text() for label in labels if label.textFormat() is not Qt.TextFormat.PlainText] == []
+    assert page._header._title.toolTip() == "<qt>&lt;h1&gt;q&lt;/h1&gt;</qt>"
+
+
+PLAN = Plan(
+    model_name="m", architecture="a", weight_format="bf16", num_layers=2, num_experts=8, top_k=2, expert_bytes=10**8,
+    slots_per_layer=(8, 8), dense_bytes=1, expert_ram_bytes=17 * 10**8, kv_bytes=1, workspace_bytes=1, context=4096,
+    model_bytes=1, sentence="s",
+)  # fmt: skip
+
+
+def test_the_card_counts_experts_not_padded_slots() -> None:
+    assert plan_summary(PLAN) == "BF16 · all 1.60 GB of experts in RAM"
+    most = replace(PLAN, slots_per_layer=(8, 7), expert_ram_bytes=16 * 10**8)  # as large as all experts, with the padding
+    assert plan_summary(most) == "BF16 · 1.50 GB of 1.60 GB of experts in RAM"
 
 
 def test_a_failed_request_says_why(make_page: MakePage, qtbot: QtBot) -> None:

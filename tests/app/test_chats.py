@@ -11,8 +11,9 @@ from threading import Barrier
 
 import pytest
 
-from app.core.chats import AnswerStats, ChatStore, MessageState
+from app.core.chats import AnswerStats, ChatStore, MessageState, NotSavedError
 from app.core.database import DatabaseTooNewError, open_database
+from tests.app.conftest import empty_disk, fill_disk
 
 Reopen = Callable[..., ChatStore]
 STATS = AnswerStats(167, 18.4, 0.9, "end", "gpt-oss-20b")
@@ -91,14 +92,15 @@ def test_figures_of_another_version_do_not_lose_the_message(store: ChatStore, pa
     assert (read.content, read.stats) == ("kept", None)
 
 
-def test_delete_messages_from_spares_earlier_ones_and_other_chats(store: ChatStore) -> None:
+def test_answering_again_spares_earlier_messages_and_other_chats(store: ChatStore) -> None:
     chat = store.create()
     question = store.add_message(chat.id, "user", "q")
     answer = store.add_message(chat.id, "assistant", "a")
     other = chat_with(store, "other", "later than all of it")
     store.add_message(chat.id, "user", "q2")
-    store.delete_messages_from(answer.id)
-    assert store.messages(chat.id) == [question]
+    begun = store.answer_again(chat.id, answer.id)
+    assert store.messages(chat.id) == [question, begun]
+    assert (begun.role, begun.content, begun.state) == ("assistant", "", MessageState.STREAMING)
     assert len(store.messages(other)) == 1
 
 
@@ -279,3 +281,40 @@ def test_newer_database_is_refused_and_left_alone(path: Path) -> None:
         open_database(path, (V1,))
     assert path.read_bytes() == before
     assert list(path.parent.glob("*.corrupt-*")) == []
+
+
+LONG = "word " * 20_000
+
+
+def test_a_full_disk_changes_nothing_and_says_so(store: ChatStore, reopen: Reopen) -> None:
+    chat = store.create("Kept")
+    _, answer = store.add_question(chat.id, "q")
+    before = store.messages(chat.id)
+    fill_disk(store)
+    draft = store.create("Never")
+    for change in (
+        lambda: store.add_question(chat.id, LONG),
+        lambda: store.add_question(draft.id, LONG),
+        lambda: store.update_message(answer.id, content=LONG),
+        lambda: store.rename(chat.id, LONG),
+    ):
+        with pytest.raises(NotSavedError, match=r"^the disk is full$"):
+            change()
+        assert store.messages(chat.id) == before
+    other = reopen()
+    assert [item.title for item in other.chats()] == ["Kept"]
+    empty_disk(store)
+    store.add_question(draft.id, LONG)
+    assert len(other.chats()) == 2
+
+
+def test_a_locked_file_is_no_crash(store: ChatStore, reopen: Reopen) -> None:
+    chat = store.create()
+    store.add_question(chat.id, "q")
+    store._db.execute("PRAGMA busy_timeout = 10")
+    other = reopen()
+    other._db.execute("BEGIN IMMEDIATE")
+    with pytest.raises(NotSavedError, match="another program is using the file"):
+        store.add_question(chat.id, "again")
+    other._db.execute("ROLLBACK")
+    store.add_question(chat.id, "again")

@@ -20,11 +20,13 @@ def composer(qtbot: QtBot) -> Composer:
     return widget
 
 
-def test_enter_sends_and_clears(composer: Composer, qtbot: QtBot) -> None:
+def test_enter_sends_and_the_text_stays_until_it_is_safe(composer: Composer, qtbot: QtBot) -> None:
     qtbot.keyClicks(composer.field, "  hello ")
     with qtbot.waitSignal(composer.submitted) as sent:
         qtbot.keyClick(composer.field, Qt.Key.Key_Return)
     assert sent.args == ["hello"]
+    assert composer.text == "  hello "
+    composer.clear()
     assert composer.text == ""
 
 

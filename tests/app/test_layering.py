@@ -1,9 +1,11 @@
 """What the window must not pull in, and a trap of PySide6 that ends the process after some thousand calls."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
@@ -36,3 +38,11 @@ def test_void_calls_do_not_use_up_none(qtbot: QtBot) -> None:
     for number in range(2000):
         label.setText(str(number))
     assert sys.getrefcount(None) > before - 1000
+
+
+def test_no_test_leaves_this_computer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=5):
+        pass
+    # pytest-socket warns as it raises, and a warning is an error here. 192.0.2.1 is nobody's (RFC 5737).
+    with pytest.raises((RuntimeError, UserWarning), match=r"192\.0\.2\.1"):
+        socket.create_connection(("192.0.2.1", 9), timeout=0.2)

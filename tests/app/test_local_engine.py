@@ -72,7 +72,7 @@ def test_from_start_to_answer(qtbot: QtBot, make_engine: MakeEngine) -> None:
     assert (finished.stop_reason, finished.new_tokens) == (StopReason.MAX_TOKENS, 60)
     assert sum(text.tokens for text in heard.of(Text)) == 60
     assert sum(len(meter.records) for meter in heard.of(Meter)) == 61  # and one for the prefill
-    assert len(heard.of(Progress)) == 5
+    assert len([progress for progress in heard.of(Progress) if progress.request_id == loading]) == 5
     assert heard.of(Failed) == heard.deaths == []
 
 
@@ -185,6 +185,23 @@ def test_garbage_is_logged_and_survived(qtbot: QtBot, make_engine: MakeEngine, c
     assert "no message" in caplog.text
     assert sum(text.tokens for text in heard.of(Text)) == 60
     assert heard.deaths == []
+
+
+def test_what_nobody_understands_is_logged_by_its_beginning(qtbot: QtBot, caplog: pytest.LogCaptureFixture) -> None:
+    secret = "the chat of a person"
+    lines = (
+        f"\x1b[31m{'x' * 20}{secret}",
+        f'{{"type": "Text", "request_id": 7, "text": "{secret}", "tokens": 1, "total_tokens": 1}}',
+    )
+    code = f"[print(line, flush=True) for line in {lines!r}]; input()"
+    engine = LocalEngine(sys.executable, ("-c", code))
+    with caplog.at_level(logging.WARNING):
+        engine.start()
+        qtbot.waitUntil(lambda: len(caplog.records) == 2, timeout=10_000)
+    engine.stop()
+    assert secret not in caplog.text
+    assert f"no message, {len(lines[0])} bytes: [31m{'x' * 16}" in caplog.text
+    assert "out of place: Text" in caplog.text
 
 
 def test_another_protocol_version_is_refused(qtbot: QtBot, make_engine: MakeEngine) -> None:

@@ -159,7 +159,7 @@ def test_chats_of_a_newer_version_are_left_alone(
     db.commit()
     db.close()
     said: list[str] = []
-    monkeypatch.setattr(QMessageBox, "critical", lambda *args: said.append(args[-1]))
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: said.append(box.text()))
     engine = make_engine()
     assert run(qapp, paths, engine) == 1
     assert "newer version" in said[0]
@@ -171,7 +171,7 @@ def test_data_folder_that_cannot_be_made_is_named(qapp: QApplication, tmp_path: 
     (tmp_path / "file").write_text("")
     said: list[str] = []
     monkeypatch.setattr("app.main.QApplication", lambda _: qapp)
-    monkeypatch.setattr(QMessageBox, "critical", lambda *args: said.append(args[-1]))
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: said.append(box.text()))
     assert main(["--data-dir", str(tmp_path / "file" / "data")]) == 1
     assert "data folder" in said[0]
 

@@ -113,7 +113,7 @@ def test_a_bug_in_a_slot_is_shown_and_logged(qtbot: QtBot, window: MainWindow, c
         QTimer.singleShot(0, bug)
         qtbot.waitUntil(banner.isVisible, timeout=2000)
     assert sys.excepthook is hook
-    assert "Your chats are saved" in banner.sentence
+    assert banner.sentence == "Something in Stoker went wrong. The details and the log say what."
     assert "a bug in a slot" in caplog.text
 
 

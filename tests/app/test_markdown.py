@@ -1,6 +1,7 @@
 """The block model, and that streaming in any portions comes to the same blocks as parsing the whole."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -205,6 +206,13 @@ def test_thought_is_split_off() -> None:
     thought = split_thought("<think>\nhm\n</think>\n\nSo.")
     assert (thought.text, thought.answer, thought.open) == ("hm", "So.", False)
     assert split_thought("<think>still").open
+
+
+def test_half_a_closing_mark_is_no_thought() -> None:
+    whole = "<think>a < b</think>So."
+    texts = [split_thought(whole[:end]).text for end in range(len("<think>"), len(whole) + 1)]
+    assert all(after.startswith(before) for before, after in pairwise(texts))
+    assert texts[-1] == "a < b"
 
 
 def test_highlight_covers_what_it_names() -> None:

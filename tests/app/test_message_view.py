@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.core.chats import AnswerStats, MessageState, StoredMessage
+from app.core.markdown import Block, parse_with_lines
 from app.item_models.messages import MessagesModel
 from app.widgets.code_block import CodeBlock
 from app.widgets.message_view import MessageView
@@ -167,6 +168,66 @@ def test_thought_is_folded_and_opens(view: MessageView, model: MessagesModel, qt
     qtbot.mouseClick(header, Qt.MouseButton.LeftButton)
     assert answer.height() > height
     assert "First this." in [text.toPlainText() for text in answer.findChildren(RichText) if text.isVisible()]
+
+
+def test_an_open_thought_grows_at_its_end_only(
+    view: MessageView, model: MessagesModel, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(view, model, [message(1, "assistant", "", MessageState.STREAMING)])
+    stream(model, "<think>\n" + "\n\n".join(f"{number}. " + "word " * 20 for number in range(300)))
+    (answer,) = answers(view)
+    header = next(button for button in answer.findChildren(QPushButton) if "Thinking" in button.text())
+    qtbot.mouseClick(header, Qt.MouseButton.LeftButton)
+    parsed: list[int] = []
+    written: list[int] = []
+
+    def counted(text: str) -> list[tuple[Block, int]]:
+        parsed.append(len(text))
+        return parse_with_lines(text)
+
+    monkeypatch.setattr("app.core.markdown_stream.parse_with_lines", counted)
+    before = visible_texts(answer)
+    for text in before:
+        text.document().contentsChange.connect(lambda _, removed, added: written.append(removed + added))
+    for _ in range(20):
+        stream(model, "and more ")
+    after = visible_texts(answer)
+    assert after[: len(before)] == before
+    assert after[-1].toPlainText().endswith("and more " * 19 + "and more")
+    assert max(parsed) < 2000, "parsed again from its beginning"
+    assert max(written) < 2000, "laid out again from its beginning"
+    stream(model, "the end.</think>So.")
+    model.finish(MessageState.COMPLETE, STATS)
+    assert [text.toPlainText()[-8:] for text in visible_texts(answer)][-1] == "So."
+    assert any(text.toPlainText().endswith("and more the end.") for text in visible_texts(answer))
+
+
+def visible_texts(answer: AnswerMessage) -> list[RichText]:
+    return [text for text in answer.findChildren(RichText) if text.isVisible()]
+
+
+def test_a_folded_thought_is_not_laid_out_and_catches_up(view: MessageView, model: MessagesModel) -> None:
+    show(view, model, [message(1, "assistant", "", MessageState.STREAMING)])
+    stream(model, "<think>\nFirst.")
+    (answer,) = answers(view)
+    assert answer.findChildren(RichText) == []
+    header = next(button for button in answer.findChildren(QPushButton) if "Thinking" in button.text())
+    header.click()
+    header.click()
+    stream(model, "\n\nSecond **bo")
+    (text,) = answer.findChildren(RichText)
+    assert text.toPlainText() == "First."
+    stream(model, "ld**.\n</think>")
+    header.click()
+    assert text.toPlainText() == "First.\nSecond bold."
+
+
+def test_a_language_that_looks_like_html_is_text(view: MessageView, model: MessagesModel) -> None:
+    show(view, model, [message(1, "assistant", "```<h1>x\ncode\n```")])
+    (answer,) = answers(view)
+    (label,) = [label for label in answer.findChildren(QLabel) if "x" in label.text()]
+    assert label.text() == "<h1>x"
+    assert label.textFormat() is Qt.TextFormat.PlainText
 
 
 def test_thought_seconds_are_measured_while_streaming(qapp: QApplication) -> None:

@@ -69,20 +69,36 @@ def test_links_are_the_last_ten_tokens_against_ceiling_and_prediction(model: Met
     assert model.reading().predicted_range == (8.0, 11.0)
 
 
-def test_limit_is_the_busiest_link() -> None:
-    assert limit([token(0.1, ram=(1, 0.07), disk=(1, 0.03))]) == Limit(Link.RAM, "experts computed on the CPU")
-
-
-def test_waiting_counts_towards_the_slowest_link() -> None:
-    found = limit([token(0.1, stall=0.05, ram=(1, 0.06), disk=(1, 0.03))])
+def limited_by(*records: Traffic) -> Link | None:
+    found = limit(records)
     assert found is not None
-    assert found.link is Link.DISK
+    return found.link
+
+
+def test_computing_is_limited_by_the_memory_that_it_reads() -> None:
+    assert limit([token(0.1, ram=(1, 0.07), disk=(1, 0.03))]) == Limit(Link.RAM, "experts computed on the CPU")
+    assert limited_by(token(0.1, ram=(1, 0.02), vram=(1, 0.06))) is Link.VRAM
+
+
+def test_waiting_for_most_of_the_time_is_the_slowest_links() -> None:
+    assert limited_by(token(0.1, stall=0.06, ram=(1, 0.03), disk=(1, 0.08))) is Link.DISK
+    assert limited_by(token(0.1, stall=0.06, vram=(1, 0.03), pcie=(1, 0.07))) is Link.PCIE
+    assert limited_by(token(0.1, stall=0.06, vram=(1, 0.03), pcie=(1, 0.01), disk=(1, 0.06))) is Link.DISK
+
+
+def test_a_drive_that_is_busy_while_computing_goes_on_limits_nothing() -> None:
+    assert limited_by(token(0.1, stall=0.02, ram=(1, 0.07), disk=(1, 0.1))) is Link.RAM
+    assert limited_by(token(0.1, stall=0.0, ram=(1, 0.03), disk=(1, 0.1))) is None
+
+
+def test_waiting_is_not_counted_twice() -> None:
+    """Stalled for 40 % of the token: the stall is a part of the drive's 45 %, not 40 % more."""
+    assert limited_by(token(0.1, stall=0.04, ram=(1, 0.055), disk=(1, 0.045))) is Link.RAM
 
 
 def test_no_link_is_blamed_for_what_computing_takes() -> None:
-    found = limit([token(0.1, ram=(1, 0.02), disk=(1, 0.01))])
-    assert found is not None
-    assert found.link is None
+    assert limited_by(token(0.1, ram=(1, 0.02), disk=(1, 0.01))) is None
+    assert limited_by(token(0.1, stall=0.04, ram=(1, 0.02), disk=(1, 0.04))) is None
 
 
 def test_nothing_is_claimed_without_tokens(model: MeterModel) -> None:
@@ -115,15 +131,41 @@ def test_prompt_has_its_own_reading(model: MeterModel) -> None:
     assert before.tokens_per_second is None
     assert before.share == pytest.approx(0.2)
     model.advance(500)
-    model.add(Meter(1, (Traffic(Phase.PREFILL, {Link.DISK: LinkUse(GB, 0.5)}, seconds=2.0, tokens=300),)))
-    prompt = model.reading().prompt
-    assert prompt is not None
-    assert prompt.tokens_per_second == pytest.approx(150.0)
-    assert prompt.share == pytest.approx(0.5)
-    assert prompt.bytes == GB
+    assert shown(model) == (300, 0.5, 0, None)
+    model.add(Meter(1, (chunk(300, 2.0, GB),)))
+    assert shown(model) == (300, 0.5, GB, 150.0)
     assert model.reading().tokens_per_second is None, "reading a prompt is no decoding"
     model.add(Meter(1, (token(),)))
     assert model.reading().prompt is None
+
+
+def chunk(tokens: int, seconds: float, count: int) -> Traffic:
+    return Traffic(Phase.PREFILL, {Link.DISK: LinkUse(count, seconds / 2)}, seconds=seconds, tokens=tokens)
+
+
+def shown(model: MeterModel) -> tuple[int, float, int, float | None]:
+    prompt = model.reading().prompt
+    assert prompt is not None
+    return prompt.read_tokens, prompt.share, prompt.bytes, prompt.tokens_per_second
+
+
+def test_a_prompt_is_the_sum_of_its_chunks_so_far(model: MeterModel) -> None:
+    """As the engine tells it: progress after each chunk, their records together and somewhat later."""
+    model.start(Started(1, prompt_tokens=2000, reused_tokens=400))
+    model.advance(800)
+    model.add(Meter(1, (chunk(400, 1.0, GB),)))
+    assert shown(model) == (400, 0.4, GB, 400.0)
+    model.advance(1200)
+    model.advance(1600)
+    assert shown(model) == (1200, 0.8, GB, 400.0), "the rate is that of the chunks whose time is known"
+    model.add(Meter(1, (chunk(400, 3.0, 3 * GB), chunk(400, 1.0, GB))))
+    assert shown(model) == (1200, 0.8, 5 * GB, 240.0)
+    disk = next(link for link in model.reading().links if link.link is Link.DISK)
+    assert disk.gbps == pytest.approx(2.0)
+    model.add(Meter(1, (chunk(400, 1.0, GB),)))
+    assert shown(model)[:2] == (1600, 1.0), "the records tell how far it is, too"
+    model.start(Started(2, prompt_tokens=10, reused_tokens=0))
+    assert shown(model) == (0, 0.0, 0, None)
 
 
 def test_another_model_forgets_the_figures(model: MeterModel) -> None:
@@ -137,3 +179,10 @@ def test_a_link_faster_than_its_ceiling_raises_it(model: MeterModel) -> None:
     model.add(Meter(1, (token(disk=(3 * GB, 1.0)), token(disk=(GB, 1.0)))))
     disk = next(link for link in model.reading().links if link.link is Link.DISK)
     assert disk.ceiling_gbps == pytest.approx(3.0)
+
+
+def test_a_derived_figure_raises_no_ceiling(model: MeterModel) -> None:
+    model.set_plan(replace(plan(), ceilings_gbps={Link.RAM: 1.0}))
+    model.add(Meter(1, (token(ram=(3 * GB, 1.0)),)))
+    ram = next(link for link in model.reading().links if link.link is Link.RAM)
+    assert (ram.gbps, ram.ceiling_gbps) == (3.0, 1.0)

@@ -20,7 +20,7 @@ DECODING = Reading(
     limit=Limit(Link.RAM, "experts computed on the CPU"), found={Link.VRAM: 0.6, Link.RAM: 0.3, Link.DISK: 0.1},
     p50_seconds=0.053, p95_seconds=0.071, waited_seconds=0.004,
 )  # fmt: skip
-PROMPT = Reading(prompt=PromptReading(1240, 200, 310, 4 * GB, 0.5))
+PROMPT = Reading(prompt=PromptReading(1240, 200, 310, 4 * GB, 620.0))
 
 
 def picture(widget: QWidget) -> QImage:

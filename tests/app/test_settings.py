@@ -62,6 +62,7 @@ def test_bad_values_fall_back_one_by_one_and_unknown_keys_survive(path: Path) ->
         ("expert_ram", "30%", "130%"),
         ("expert_ram", "12.5 GiB", "a lot"),
         ("expert_ram", "", "-3GB"),
+        ("expert_ram", "800000000", "12gi"),
         ("context", 0, 100),
         ("context", 8192, -1),
         ("temperature", 0.0, 2.5),

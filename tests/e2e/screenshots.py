@@ -2,8 +2,9 @@
 
     QT_QPA_PLATFORM=offscreen python -m tests.e2e.screenshots OUT_DIR [NAME …]
 
-Writes chat-light, chat-dark, thought, streaming-light, streaming-dark, reading, died, failed, loading, empty, no-models,
-narrow (1024×600), small (760×480), long, and scale-200 (1280×800 at 200 %) as PNG; NAMEs pick some of them.
+Writes chat-light, chat-dark, thought, streaming-light, streaming-dark, reading, died, failed, full-disk, notice, outdated,
+loading, empty, no-models, narrow (1024×600), small (760×480), long, and scale-200 (1280×800 at 200 %) as PNG; NAMEs
+pick some of them.
 """
 
 import os
@@ -32,6 +33,7 @@ from app.widgets.theme import Theme
 
 _FAKE = Path(__file__).parents[1] / "helpers" / "fake_engine.py"
 _DAY = 86_400.0
+NOTICE = "The fast kernels are not built, so computing takes longer than it could; there is no C++ compiler on this computer."
 QUESTION = "This takes 9 seconds on 40 million rows. What would you change first?"
 ANSWER = """<think>
 The column is wrapped in a function, so the index cannot be used. Suggest a range.
@@ -188,6 +190,23 @@ def _failed(studio: Studio) -> None:
     studio.start()
 
 
+def _full_disk(studio: Studio) -> None:
+    studio.seed()
+    studio.start()
+    studio.page._chats.refresh()
+    (pages,) = studio.chats._db.execute("PRAGMA page_count").fetchone()
+    studio.chats._db.execute(f"PRAGMA max_page_count = {pages}")
+    composer = studio.page.findChild(Composer)
+    assert composer is not None, "the page has a composer"
+    composer.set_text("A long message that does not fit any more. " * 600)
+    composer.submitted.emit(composer.text)
+
+
+def _outdated(studio: Studio) -> None:
+    _chat(studio)
+    studio.services.settings.context = 4096
+
+
 def _loading(studio: Studio) -> None:
     studio.seed()
     studio.window.show()
@@ -233,6 +252,9 @@ _SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
     "reading": ("light", ("normal",), _reading),
     "died": ("dark", ("crash", "--after", "60"), _died),
     "failed": ("light", ("fail-load",), _failed),
+    "full-disk": ("light", ("normal",), _full_disk),
+    "notice": ("light", ("normal", "--rate", "80", "--notice", NOTICE), _chat),
+    "outdated": ("light", ("normal", "--rate", "80"), _outdated),
     "loading": ("light", ("slow",), _loading),
     "empty": ("dark", ("normal",), _empty),
     "no-models": ("light", ("no-models",), _no_models),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,51 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "config key a string": (lambda folder: _edit_json(folder / "config.json", hidden_size="big"), "hidden_size"),
     "config of other heads": (lambda folder: _edit_json(folder / "config.json", num_attention_heads=3), "num_attention_heads"),
     "rope not supported": (lambda folder: _edit_json(folder / "config.json", rope_scaling={"type": "longrope"}), "longrope"),
+    "layers beyond reason": (lambda folder: _edit_json(folder / "config.json", num_hidden_layers=10**9), "num_hidden_layers"),
+    "config nested too deep": (lambda folder: (folder / "config.json").write_text("[" * 100_000), "config.json"),
+    "config a pipe": (lambda folder: _replace_with_pipe(folder / "config.json"), "config.json"),
+    "context a word": (lambda folder: _edit_json(folder / "config.json", max_position_embeddings="many"), "max_position"),
+    "context negative": (lambda folder: _edit_json(folder / "config.json", max_position_embeddings=-5), "max_position"),
+    "context beyond a float": (
+        lambda folder: _edit_json(folder / "config.json", max_position_embeddings=10**400),
+        "max_position",
+    ),
+    "rope a word": (lambda folder: _edit_json(folder / "config.json", rope_scaling="yarn"), "yarn"),
+    "rope without bounds": (lambda folder: _edit_json(folder / "config.json", rope_theta=10**400), "rope_theta"),
+    "norm epsilon no number": (lambda folder: _edit_json(folder / "config.json", rms_norm_eps=float("nan")), "rms_norm_eps"),
+    "yarn without rotations": (
+        lambda folder: _edit_json(
+            folder / "config.json", rope_scaling={"type": "yarn", "original_max_position_embeddings": 64, "beta_fast": 0}
+        ),
+        "beta_fast",
+    ),
+    "all gates missing": (lambda folder: _drop(folder, lambda name: ".w1." in name), "w1"),
+    "first expert's gate missing": (
+        lambda folder: _drop(folder, lambda name: "layers.0" in name and "experts.0.w1" in name),
+        "Expert 0",
+    ),
+    "an expert missing": (lambda folder: _drop(folder, lambda name: "layers.0" in name and "experts.7." in name), "layer 0"),
+    "header nested too deep": (lambda folder: _write_header(folder / WEIGHTS, b"[" * 100_000), "not JSON"),
+    "header naming a tensor twice": (
+        lambda folder: _write_header(folder / WEIGHTS, b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}}'),
+        "twice",
+    ),
+    "dtype a list": (lambda folder: _edit_header(folder / WEIGHTS, lambda h: _first_tensor(h).update(dtype=["F32"])), "F32"),
+    "shape beyond any number": (
+        lambda folder: _edit_header(folder / WEIGHTS, lambda h: _first_tensor(h).update(shape=[10**4000, 10**4000])),
+        "impossible",
+    ),
+    "template a list of words": (
+        lambda folder: _edit_json(folder / "tokenizer_config.json", chat_template=["x"]),
+        "chat template",
+    ),
+    "template not UTF-8": (lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xff\xfe{{"), "chat_template.jinja"),
+    "template nested too deep": (
+        lambda folder: _edit_json(
+            folder / "tokenizer_config.json", chat_template="{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}"
+        ),
+        "chat template",
+    ),
     "config wider than weights": (lambda folder: _edit_json(folder / "config.json", intermediate_size=64), "(48, 32)"),
     "config with more experts": (lambda folder: _edit_json(folder / "config.json", num_local_experts=9), "9"),
     "config with more layers": (lambda folder: _edit_json(folder / "config.json", num_hidden_layers=4), "model.layers.3"),
@@ -102,6 +148,20 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+def _drop(folder: Path, is_dropped: Callable[[str], bool]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    save_file({name: tensor for name, tensor in tensors.items() if not is_dropped(name)}, folder / WEIGHTS)
+
+
+def _write_header(file: Path, header: bytes) -> None:
+    file.write_bytes(struct.pack("<Q", len(header)) + header)
+
+
+def _replace_with_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
 def _shrink_vocabulary(folder: Path) -> None:
     tensors = load_file(folder / WEIGHTS)
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
@@ -111,7 +171,11 @@ def _shrink_vocabulary(folder: Path) -> None:
 
 
 def _digest(folder: Path) -> dict[str, str]:
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()} if folder.is_dir() else {}
+    return (
+        {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir() if file.is_file()}
+        if folder.is_dir()
+        else {}
+    )
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -2,7 +2,7 @@
 
 Standard library only and no import of `engine`, so that it starts in a few ms and cannot share the protocol's bugs.
 
-    fake_engine.py [MODE] [--rate TOKENS/S] [--after N] [--tokens N] [--links vram,pcie,ram,disk]
+    fake_engine.py [MODE] [--rate TOKENS/S] [--after N] [--tokens N] [--links vram,pcie,ram,disk] [--notice SENTENCE]
 
 normal         streams a Markdown answer, honours Cancel
 slow           the same at 3 tokens/s, with a slow load
@@ -14,6 +14,8 @@ hang           never says another word after `Started`, and does not notice that
 hang-start     never says hello
 wrong-version  says hello in another protocol version
 fail-load      answers every Load with Failed
+fail-generate  answers every Generate with Failed
+strict         refuses a conversation whose roles do not alternate, as most models' templates do
 no-models      knows no model
 """
 
@@ -30,7 +32,8 @@ import time
 from typing import Any
 
 MODES = (
-    "normal", "slow", "crash", "crash-load", "oom", "garbage", "hang", "hang-start", "wrong-version", "fail-load", "no-models",
+    "normal", "slow", "crash", "crash-load", "oom", "garbage", "hang", "hang-start", "wrong-version", "fail-load", "fail-generate",
+    "strict", "no-models",
 )  # fmt: skip
 GARBAGE = (
     "Loading checkpoint shards: 40%", "", "{", '{"type": "Unknown", "request_id": 1}', '{"type": "Text", "request_id": "x"}',
@@ -64,6 +67,7 @@ CEILINGS = {"vram": 760.0, "pcie": 24.6, "ram": 56.3, "disk": 6.9}
 SHARES = {"vram": 0.64, "pcie": 0.04, "ram": 0.29, "disk": 0.03}  # of the experts of one token
 EFFICIENCY = {"vram": 0.55, "pcie": 0.42, "ram": 0.84, "disk": 0.35}  # of the ceiling, while busy
 TEXT_SECONDS, METER_SECONDS = 1 / 30, 1 / 5
+PREFILL_CHUNK, PREFILL_RATE = 512, 2000  # tokens, tokens/s
 
 
 class FakeEngine:
@@ -73,6 +77,7 @@ class FakeEngine:
         self.after: int = options.after
         self.tokens: int = options.tokens
         self.links: list[str] = options.links.split(",")
+        self.notice: str = options.notice
         self.random = random.Random(7)
         self.inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.waiting: list[dict[str, Any]] = []
@@ -127,7 +132,8 @@ class FakeEngine:
             text = "gpt-oss-20b needs 14.2 GB of memory and 9.1 GB is free."
             return self.send("Failed", request_id=request_id, code="plan.too_large", text=text, hint="Close other programs.")
         self.is_loaded = True
-        return self.send("Loaded", request_id=request_id, plan=self.plan(request["model"], request.get("wishes") or {}))
+        plan = self.plan(request["model"], request.get("wishes") or {})
+        return self.send("Loaded", request_id=request_id, plan=plan, notice=self.notice)
 
     def plan(self, model: str, wishes: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -145,7 +151,7 @@ class FakeEngine:
     def traffic(self, phase: str, seconds: float, tokens: int, jitter: float, origin: str = "") -> dict[str, Any]:
         """One pass: experts and dense weights over each link, a little different every time."""
         lookups = LAYERS * TOP_K
-        links = {}
+        links: dict[str, dict[str, Any]] = {}
         for link in self.links:
             share = SHARES[link] * (1 + self.random.uniform(-jitter, jitter) * (4 if link == "disk" else 1))
             count = int(max(0.0, share) * lookups * EXPERT_BYTES) + (1_270_000_000 if link == "vram" else 0)
@@ -153,7 +159,8 @@ class FakeEngine:
             busy = min(seconds, count / (CEILINGS[link] * reached * 1e9))
             links[link] = {"bytes": count, "seconds": busy, "origin": origin or ("derived" if link == "ram" else "measured")}
         misses = max(0, round(lookups * 0.07 + self.random.uniform(-3, 3)))
-        stall = seconds * 0.08 * self.random.random()
+        waited_for = next((link for link in ("disk", "pcie") if link in links), None)
+        stall = links[waited_for]["seconds"] * 0.5 * self.random.random() if waited_for else 0.0  # part of its busy time
         return {"phase": phase, "links": links, "hits": lookups - misses, "misses": misses, "stall_seconds": stall,
                 "seconds": seconds, "tokens": tokens}  # fmt: skip
 
@@ -161,24 +168,43 @@ class FakeEngine:
         request_id = request["request_id"]
         if not self.is_loaded:
             return self.send("Failed", request_id=request_id, code="engine.no_model", text="No model is loaded.", hint="")
+        if self.mode == "fail-generate":
+            text, hint = "The chat is longer than the context.", "Begin a new chat or allow a larger context."
+            return self.send("Failed", request_id=request_id, code="session.context_full", text=text, hint=hint)
+        roles = [message["role"] for message in request["messages"]]
+        if self.mode == "strict" and roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
+            text = "Conversation roles must alternate user/assistant/user/assistant/..."
+            return self.send("Failed", request_id=request_id, code="text.template", text=text, hint="")
         prompt_tokens = sum(len(message["content"].split()) + 4 for message in request["messages"])
         reused = min(self.context_used, prompt_tokens - 1)
         begun = time.perf_counter()
         self.send("Started", request_id=request_id, prompt_tokens=prompt_tokens, reused_tokens=reused)
         if self.mode == "hang":
             sleep_forever()
-        prefill_seconds = 0.02 + (prompt_tokens - reused) / 2000
-        time.sleep(prefill_seconds)
-        prefill = self.traffic("prefill", prefill_seconds, prompt_tokens - reused, jitter=0.1)
-        self.send("Meter", request_id=request_id, records=[prefill])
+        is_read = self.read(request_id, prompt_tokens, reused)
         first = time.perf_counter()
         limit = (request.get("sampling") or {}).get("max_tokens", 1024)
-        made, reason = self.stream(request_id, limit)
+        made, reason = self.stream(request_id, limit) if is_read else (0, "cancelled")
         rate = (made - 1) / max(1e-9, time.perf_counter() - first) if made > 1 else 0.0
         self.context_used = prompt_tokens + made
         return self.send("Finished", request_id=request_id, stop_reason=reason, prompt_tokens=prompt_tokens, new_tokens=made,
-                         first_token_seconds=first - begun, tokens_per_second=rate,
+                         first_token_seconds=first - begun if made else 0.0, tokens_per_second=rate,
                          context_used=self.context_used)  # fmt: skip
+
+    def read(self, request_id: int, prompt_tokens: int, reused: int) -> bool:
+        """The prompt in chunks, each with its record; False when cancelled between two."""
+        done = reused
+        while done < prompt_tokens:
+            tokens = min(PREFILL_CHUNK, prompt_tokens - done)
+            seconds = 0.02 + tokens / PREFILL_RATE
+            time.sleep(seconds)
+            done += tokens
+            self.send("Progress", request_id=request_id, stage="Reading the prompt", done=done, total=prompt_tokens)
+            record = self.traffic("prefill", seconds, tokens, jitter=0.1)
+            self.send("Meter", request_id=request_id, records=[record])
+            if self.is_cancelled(request_id):
+                return False
+        return True
 
     def stream(self, request_id: int, limit: int) -> tuple[int, str]:
         """(tokens made, stop reason). Text at most 30 times a second, Meter at most 5 times."""
@@ -247,6 +273,7 @@ def main() -> int:
     parser.add_argument("--after", type=int, default=20, help="tokens before a crash")
     parser.add_argument("--tokens", type=int, default=0, help="length of an answer; 0 is the whole text once")
     parser.add_argument("--links", default="vram,pcie,ram,disk")
+    parser.add_argument("--notice", default="", help="said of every loaded model")
     return FakeEngine(parser.parse_args()).run()
 
 

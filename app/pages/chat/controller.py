@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.backends.local import LocalEngine
-from app.core.chats import AnswerStats, Chat, ChatStore, MessageState, StoredMessage
+from app.core.chats import AnswerStats, Chat, ChatStore, MessageState, NotSavedError, StoredMessage
 from app.core.figures import format_count
 from app.core.settings import Settings
 from app.item_models.messages import MessagesModel
 from app.item_models.meter import MeterModel
-from engine.protocol import ChatMessage, Failed, Finished, Meter, Progress, Sampling, Started, StopReason, Text
+from app.pages.chat.conversation import conversation
+from engine.protocol import Failed, Finished, Meter, Progress, Sampling, Started, StopReason, Text
 
 _STORE_MS = 250
 _STOP_MS = 8000  # one token of a model that streams from a slow disk may take seconds
 _TITLE_LENGTH = 60
 _INTERRUPTIONS = ("engine.died", "engine.stopped", "engine.restarted")
-_SENT_STATES = (MessageState.COMPLETE, MessageState.INTERRUPTED, MessageState.STOPPED)
 
 
 @dataclass(slots=True)
@@ -38,6 +38,7 @@ class _Answer:
     first_at: float = 0.0
     first_tokens: int = 0
     total_tokens: int = 0
+    is_unsaved_told: bool = False
 
     def stats(self, now: float) -> AnswerStats:
         """The figures so far, by the window's clock; the engine's own replace them at the end."""
@@ -52,6 +53,7 @@ class ChatController(QObject):
     answering_changed = Signal()
     context_changed = Signal()
     not_stopping = Signal()  # asked to stop, the engine goes on or hangs
+    not_saved = Signal(str)  # why the answer that is being written is not on disk; once per answer
 
     def __init__(
         self,
@@ -126,24 +128,25 @@ class ChatController(QObject):
         self.chats_changed.emit()
 
     def send(self, text: str, model: str) -> None:
-        """`model` is the name that the answer is stored with."""
+        """`model` is the name that the answer is stored with. Raises `NotSavedError`; nothing has happened then."""
         assert not self.is_answering, "one answer at a time"
         is_new = self.chat is None
-        if self.chat is None:
-            self.chat = self._chats.create(title_of(text))
-        self._messages.add(self._chats.add_message(self.chat.id, "user", text))
-        self._begin_answer(self.chat, model)
+        chat = self.chat or self._chats.create(title_of(text))
+        question, answer = self._chats.add_question(chat.id, text)
+        self.chat = chat
+        self._messages.add(question)
+        self._begin_answer(answer, model)
         self.chats_changed.emit()
         if is_new:
             self.opened.emit(self.chat)
 
     def regenerate(self, message_id: int, model: str) -> None:
-        """Answer again; that message and all after it are gone."""
+        """Answer again; that message and all after it are gone. Raises `NotSavedError`; nothing has happened then."""
         if self.is_answering or self.chat is None:
             return
-        self._chats.delete_messages_from(message_id)
+        answer = self._chats.answer_again(self.chat.id, message_id)
         self._messages.remove_from(message_id)
-        self._begin_answer(self.chat, model)
+        self._begin_answer(answer, model)
 
     def stop(self) -> None:
         if self._answer is not None:
@@ -152,17 +155,14 @@ class ChatController(QObject):
 
     # The answer
 
-    def _begin_answer(self, chat: Chat, model: str) -> None:
-        conversation = tuple(
-            ChatMessage(message.role, message.content) for message in self._messages.messages if _is_sent(message)
-        )
-        row = self._chats.add_message(chat.id, "assistant", "", MessageState.STREAMING)
+    def _begin_answer(self, row: StoredMessage, model: str) -> None:
+        said = conversation(self._messages.messages)
         self._messages.add(row, notice="waiting for the engine")
         sampling = Sampling(
             max_tokens=self._settings.max_tokens, temperature=self._settings.temperature, top_p=self._settings.top_p
         )
-        request_id = self._engine.generate(conversation, sampling)
-        self._answer = _Answer(request_id, row.id, chat.id, model, self._clock())
+        request_id = self._engine.generate(said, sampling)
+        self._answer = _Answer(request_id, row.id, row.chat_id, model, self._clock())
         self._store_timer.start()
         self.answering_changed.emit()
 
@@ -230,19 +230,26 @@ class ChatController(QObject):
     def _end_answer(self, answer: _Answer, state: MessageState, stats: AnswerStats) -> None:
         self._store_timer.stop()
         self._patience.stop()
-        try:
-            self._chats.update_message(answer.message_id, content="".join(answer.content), state=state, stats=stats)
-        finally:  # a full disk must not leave the window waiting for an answer that has ended
-            if self.is_answering_here:
-                self._messages.finish(state, stats)
-            self._answer = None
-            self._meter.finish()
-            self.answering_changed.emit()
+        self._save(answer, state, stats)
+        if self.is_answering_here:
+            self._messages.finish(state, stats)
+        self._answer = None
+        self._meter.finish()
+        self.answering_changed.emit()
 
     def _store(self) -> None:
         if self._answer is not None and self._answer.content:
-            self._answer.content = ["".join(self._answer.content)]
-            self._chats.update_message(self._answer.message_id, content=self._answer.content[0])
+            self._save(self._answer)
+
+    def _save(self, answer: _Answer, state: MessageState | None = None, stats: AnswerStats | None = None) -> None:
+        """A full disk does not end the answer: the next call tries again with all of it."""
+        answer.content = ["".join(answer.content)]
+        try:
+            self._chats.update_message(answer.message_id, content=answer.content[0], state=state, stats=stats)
+        except NotSavedError as error:
+            if not answer.is_unsaved_told:
+                answer.is_unsaved_told = True
+                self.not_saved.emit(str(error))
 
     def _count_context(self, answer: _Answer) -> None:
         self._context_used[answer.chat_id] = answer.prompt_tokens + answer.total_tokens
@@ -256,7 +263,3 @@ def title_of(text: str) -> str:
         return line
     head = line[:_TITLE_LENGTH].rsplit(" ", 1)[0]
     return f"{head}…"
-
-
-def _is_sent(message: StoredMessage) -> bool:
-    return message.state in _SENT_STATES and bool(message.content)

@@ -7,6 +7,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QPushButton, QToolButton, QWidget
 
 from app.core.figures import format_bytes
+from app.core.tooltip import plain_tooltip
 from app.widgets.theme import Theme
 from engine.protocol import ModelEntry
 
@@ -17,6 +18,7 @@ _LONGEST_CHIP = 22  # characters
 class ChatHeader(QFrame):
     model_chosen = Signal(str)
     models_wanted = Signal()  # the list is about to be shown
+    reload_wanted = Signal()  # the current model once more
     list_toggled = Signal()
     meter_toggled = Signal(bool)
 
@@ -24,7 +26,7 @@ class ChatHeader(QFrame):
         super().__init__(parent)
         self._theme = theme
         self._title_text = ""
-        self._shown_models: tuple[tuple[ModelEntry, ...], str, str] | None = None
+        self._shown_models: tuple[tuple[ModelEntry, ...], str, str, bool] | None = None
         self.setFixedHeight(_HEIGHT)
         self._fold = QToolButton(self)
         self._fold.setProperty("kind", "ghost")
@@ -59,34 +61,46 @@ class ChatHeader(QFrame):
 
     def set_title(self, title: str) -> None:
         self._title_text = title
-        self._title.setToolTip(title)
+        self._title.setToolTip(plain_tooltip(title))
         self._elide()
 
     def set_model(self, name: str, *, is_loading: bool) -> None:
         short = name if len(name) <= _LONGEST_CHIP else f"{name[: _LONGEST_CHIP - 1]}…"
-        self._chip.setText(f"{short or 'No model'} ▾")
-        self._chip.setToolTip(f"{name or 'No model'}{' is being loaded' if is_loading else ''}. Click to choose another.")
+        self._chip.setText(f"{short or 'No model'} ▾".replace("&", "&&"))
+        tip = f"{name or 'No model'}{' is being loaded' if is_loading else ''}. Click to choose another."
+        self._chip.setToolTip(plain_tooltip(tip))
         self._chip.setAccessibleName(f"Model: {name or 'none'}")
 
-    def set_models(self, models: Sequence[ModelEntry], current: str, folder: str) -> None:
-        shown = (tuple(models), current, folder)
+    def set_models(self, models: Sequence[ModelEntry], current: str, folder: str, *, can_reload: bool) -> None:
+        shown = (tuple(models), current, folder, can_reload)
         if shown == self._shown_models:
             return  # the list is asked for each time the menu opens, and must not be rebuilt under the pointer
         self._shown_models = shown
         self._menu.clear()
         for model in models:
-            size = format_bytes(model.bytes)
-            text = f"{model.name}\t{size}" if not model.problem else f"{model.name}: {model.problem}"
-            action = self._menu.addAction(text.replace("&", "&&"))
-            action.setEnabled(not model.problem)
-            action.setCheckable(True)
-            action.setChecked(model.name == current)
-            action.setToolTip(model.problem or model.path)
-            action.triggered.connect(lambda _=False, name=model.name: self.model_chosen.emit(name))
+            self._add_model(model, current)
         if models:
             self._menu.addSeparator()
+        if current:
+            again = self._menu.addAction(f"Reload {current}".replace("&", "&&"), self.reload_wanted.emit)
+            again.setEnabled(can_reload)
+            again.setToolTip("Load it again, with the settings of now")
         note = self._menu.addAction(f"Models are kept in {folder}" if folder else "Waiting for the engine")
         note.setEnabled(False)
+
+    def _add_model(self, model: ModelEntry, current: str) -> None:
+        text = f"{model.name}: {model.problem}" if model.problem else f"{model.name}\t{format_bytes(model.bytes)}"
+        action = self._menu.addAction(text.replace("&", "&&"))
+        action.setEnabled(not model.problem)
+        action.setCheckable(True)
+        action.setChecked(model.name == current)
+        action.setToolTip(plain_tooltip(model.problem or model.path))
+
+        def choose() -> None:
+            action.setChecked(model.name == current)  # a click has turned the mark; it follows what is loaded
+            self.model_chosen.emit(model.name)
+
+        action.triggered.connect(choose)
 
     def set_meter_visible(self, visible: bool) -> None:
         self._meter.setChecked(visible)

@@ -1,5 +1,6 @@
 """One line and a thin bar while a model is being loaded. Shows the engine's own figures and guesses none."""
 
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QProgressBar, QVBoxLayout, QWidget
 
 from app.core.figures import format_bytes
@@ -13,6 +14,7 @@ class LoadingBar(QWidget):
         super().__init__(parent)
         self._text = QLabel(self)
         self._text.setProperty("kind", "muted")
+        self._text.setTextFormat(Qt.TextFormat.PlainText)
         self._bar = QProgressBar(self, textVisible=False)
         self._bar.setAccessibleName("Loading")
         column = QVBoxLayout(self)

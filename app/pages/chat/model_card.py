@@ -1,15 +1,28 @@
 """The loaded model at the foot of the conversation list: name, state, where its experts are. Shows values only."""
 
-from PySide6.QtCore import QRectF, Qt
+from dataclasses import dataclass
+
+from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from app.core.figures import format_bytes
+from app.core.tooltip import plain_tooltip
 from app.widgets.theme import Theme, ui_font
 from engine.protocol import Plan
 
 
+@dataclass(frozen=True, slots=True)
+class CardState:
+    name: str
+    detail: str
+    state: str  # "ok", "busy", "bad" or "off"; `detail` tells it too
+    action: str = ""  # what can be done about it, on a button
+
+
 class ModelCard(QFrame):
+    acted = Signal()
+
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("kind", "card")
@@ -25,6 +38,10 @@ class ModelCard(QFrame):
         self._detail.setProperty("kind", "muted")
         self._detail.setTextFormat(Qt.TextFormat.PlainText)
         self._detail.setWordWrap(True)
+        self._action = QPushButton(self)
+        self._action.setProperty("kind", "chip")
+        self._action.clicked.connect(self.acted)
+        self._action.hide()
         row = QHBoxLayout()
         row.setSpacing(8)
         row.addWidget(self._dot)
@@ -34,15 +51,18 @@ class ModelCard(QFrame):
         column.setSpacing(4)
         column.addLayout(row)
         column.addWidget(self._detail)
+        column.addWidget(self._action, 0, Qt.AlignmentFlag.AlignLeft)
 
-    def show_state(self, name: str, detail: str, state: str) -> None:
-        """`state` is "ok", "busy", "bad" or "off"; it is also told by `detail`."""
+    def show_state(self, card: CardState) -> None:
         palette = self._theme.palette
-        self._dot.set_color({"ok": palette.ok, "busy": palette.warn, "bad": palette.bad}.get(state, palette.faint))
-        self._name.setText(self._name.fontMetrics().elidedText(name, Qt.TextElideMode.ElideMiddle, 165))
-        self._name.setToolTip(name)
-        self._detail.setText(detail)
-        self.setAccessibleName(f"{name}, {detail}")
+        self._dot.set_color({"ok": palette.ok, "busy": palette.warn, "bad": palette.bad}.get(card.state, palette.faint))
+        self._name.setText(self._name.fontMetrics().elidedText(card.name, Qt.TextElideMode.ElideMiddle, 165))
+        self._name.setToolTip(plain_tooltip(card.name))
+        self._detail.setText(card.detail)
+        self._action.setText(card.action)
+        self._action.setAccessibleName(f"{card.action} {card.name}")
+        self._action.setVisible(bool(card.action))
+        self.setAccessibleName(f"{card.name}, {card.detail}")
 
 
 class _Dot(QWidget):
@@ -70,6 +90,7 @@ def plan_summary(plan: Plan) -> str:
     weights = plan.weight_format.upper()
     if not experts:
         return weights
-    if plan.expert_ram_bytes >= experts:
+    num_slots = sum(plan.slots_per_layer)  # in bytes they are larger than what they hold: each is padded
+    if num_slots == plan.num_layers * plan.num_experts:
         return f"{weights} · all {format_bytes(experts)} of experts in RAM"
-    return f"{weights} · {format_bytes(plan.expert_ram_bytes)} of {format_bytes(experts)} of experts in RAM"
+    return f"{weights} · {format_bytes(num_slots * plan.expert_bytes)} of {format_bytes(experts)} of experts in RAM"

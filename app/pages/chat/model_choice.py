@@ -6,22 +6,26 @@ Knows no widget and no conversation.
 from PySide6.QtCore import QObject, Signal
 
 from app.backends.local import EngineState, LocalEngine
+from app.core.problem import Problem
 from app.core.settings import Settings
-from app.pages.chat.problem import Problem
 from engine.protocol import Failed, Hello, Loaded, ModelEntry, Models, Plan, Progress, Wishes
 
+_WISHES = ("expert_ram", "context")  # settings that a model is planned for
 _OWN_DOING = ("engine.superseded", "engine.restarted", "engine.stopped")  # asked for by the person: no problem to show
 
 
 class ModelChoice(QObject):
     changed = Signal()
     problem = Signal(object)  # Problem
+    load_begun = Signal()  # what was said about the model before is over
+    notice = Signal(str)  # a sentence about the model that has been loaded
 
     def __init__(self, engine: LocalEngine, settings: Settings, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._engine = engine
         self._settings = settings
         self._load_id = 0
+        self._wishes = Wishes()  # those of the model that is loaded or on its way
         self._has_chosen = False  # the first load is the window's choice, every later one the person's
         self.models: tuple[ModelEntry, ...] | None = None  # None until the engine has told
         self.folder = ""
@@ -36,6 +40,7 @@ class ModelChoice(QObject):
         engine.failed.connect(self._failed)
         engine.died.connect(self._died)
         engine.state_changed.connect(self._state_changed)
+        settings.watch(self._setting_changed)
         if engine.state in (EngineState.IDLE, EngineState.READY):
             self.look_again()
 
@@ -43,23 +48,47 @@ class ModelChoice(QObject):
     def loadable(self) -> tuple[ModelEntry, ...]:
         return tuple(model for model in self.models or () if not model.problem)
 
+    @property
+    def can_reload(self) -> bool:
+        return bool(self.name) and not self.loading
+
+    @property
+    def is_outdated(self) -> bool:
+        """The loaded model was planned for other settings than those of now."""
+        return self.plan is not None and self._wishes != self._wanted()
+
     def look_again(self) -> None:
         self._engine.list_models()
+
+    def choose(self, name: str) -> None:
+        """Picked from the list: loaded unless it is there, or on its way, as the settings want it."""
+        is_there = name == self.name and (bool(self.loading) or self.plan is not None)
+        if not is_there or self._wishes != self._wanted():
+            self.load(name)
 
     def load(self, name: str) -> None:
         self._has_chosen = True
         self._settings.loading_model = name
         self.name, self.loading, self.progress, self.plan = name, name, None, None
-        wishes = Wishes(expert_ram=self._settings.expert_ram or None, context=self._settings.context or None)
-        self._load_id = self._engine.load(name, wishes)
+        self._wishes = self._wanted()
+        self._load_id = 0  # the load that this one supersedes fails at once and says nothing of this one
+        self._load_id = self._engine.load(name, self._wishes)
+        self.load_begun.emit()
         self.changed.emit()
 
     def restart(self) -> None:
-        """Another engine with the same model."""
+        """Another engine with the same model, planned for the settings of now."""
         if self.name:
             self.load(self.name)
         else:
             self._engine.restart()
+
+    def _wanted(self) -> Wishes:
+        return Wishes(expert_ram=self._settings.expert_ram or None, context=self._settings.context or None)
+
+    def _setting_changed(self, key: str) -> None:
+        if key in _WISHES:
+            self.changed.emit()
 
     # What the engine says
 
@@ -79,7 +108,7 @@ class ModelChoice(QObject):
         if suspect:
             actions = (("Load anyway", lambda: self.load(suspect)),) if suspect in names else ()
             sentence = f"The last session ended while loading {suspect}, so it was not loaded again."
-            self.problem.emit(Problem(sentence, "", actions))
+            self.problem.emit(Problem(sentence, "", actions, is_of_engine=True))
         else:
             self.load(self._settings.model if self._settings.model in names else names[0])
 
@@ -94,6 +123,8 @@ class ModelChoice(QObject):
         self.loading, self.progress, self.plan = "", None, loaded.plan
         self._settings.loading_model = ""
         self._settings.model = self.name
+        if loaded.notice:
+            self.notice.emit(loaded.notice)
         self.changed.emit()
 
     def _failed(self, failed: Failed) -> None:
@@ -105,12 +136,12 @@ class ModelChoice(QObject):
             name, self.name = self.name, ""
             if failed.code not in _OWN_DOING:
                 sentence = f"{name} was not loaded. {failed.text} {failed.hint}".strip()
-                self.problem.emit(Problem(sentence, "", (("Try again", lambda: self.load(name)),)))
+                self.problem.emit(Problem(sentence, "", (("Try again", lambda: self.load(name)),), is_of_engine=True))
         self.changed.emit()
 
     def _died(self, cause: str, detail: str) -> None:
         self.plan = None
-        self.problem.emit(Problem(cause, detail, (("Restart", self.restart),)))
+        self.problem.emit(Problem(cause, detail, (("Restart", self.restart),), is_of_engine=True))
         self.changed.emit()
 
     def _state_changed(self, state: EngineState) -> None:

@@ -1,10 +1,13 @@
 """The chat page: builds its parts and joins them. What is said and stored is the controllers' business."""
 
+from collections.abc import Callable
+
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QStackedLayout, QVBoxLayout, QWidget
 
-from app.core.chats import Chat
+from app.core.chats import Chat, NotSavedError
+from app.core.problem import Problem
 from app.item_models.chat_list import ChatListModel
 from app.item_models.messages import MessagesModel
 from app.item_models.meter import MeterModel
@@ -14,7 +17,6 @@ from app.pages.chat.header import ChatHeader
 from app.pages.chat.loading_bar import LoadingBar
 from app.pages.chat.model_choice import ModelChoice
 from app.pages.chat.placeholder import Placeholder
-from app.pages.chat.problem import Problem
 from app.pages.chat.status import card_state, placeholder_words, why_not_send
 from app.pages.services import Services
 from app.widgets.composer import Composer
@@ -42,6 +44,8 @@ class ChatPage(QWidget):
         self._list = ConversationList(self._chats, theme, self)
         self._header = ChatHeader(theme, self)
         self._banner = ErrorBanner(theme, self)
+        self._problem: Problem | None = None  # what the banner said last
+        self._notice = ErrorBanner(theme, self, is_quiet=True)
         self._view = MessageView(self._messages, theme, self)
         self._placeholder = Placeholder(self)
         self._loading = LoadingBar(self)
@@ -76,6 +80,7 @@ class ChatPage(QWidget):
             self._foot.addWidget(part)
         self._top = QVBoxLayout()
         self._top.addWidget(self._banner)
+        self._top.addWidget(self._notice)
         self._top.setSpacing(0)
         middle = _Middle(self)
         middle.resized.connect(self._align)
@@ -101,19 +106,23 @@ class ChatPage(QWidget):
     def _connect(self) -> None:
         self._list.new_wanted.connect(self._new_chat)
         self._list.opened.connect(self._open)
-        self._list.renamed.connect(self._chat.rename)
-        self._list.deleted.connect(lambda chat: self._chat.delete(chat.id))
-        self._list.undone.connect(self._chat.undelete)
-        self._header.model_chosen.connect(self._load)
+        self._list.renamed.connect(lambda number, title: self._saved("The title", lambda: self._chat.rename(number, title)))
+        self._list.deleted.connect(lambda chat: self._saved("That", lambda: self._chat.delete(chat.id)))
+        self._list.undone.connect(lambda number: self._saved("That", lambda: self._chat.undelete(number)))
+        self._header.model_chosen.connect(self._choice.choose)
+        self._header.reload_wanted.connect(self._choice.restart)
+        self._list.card.acted.connect(self._choice.restart)
         self._header.models_wanted.connect(self._choice.look_again)
         self._header.list_toggled.connect(self._toggle_list)
         self._header.meter_toggled.connect(self._set_meter_visible)
         self._placeholder.acted.connect(self._choice.look_again)
         self._composer.submitted.connect(self._send)
         self._composer.stopped.connect(self._chat.stop)
-        self._view.regenerate_requested.connect(lambda number: self._chat.regenerate(number, self._choice.name))
+        self._view.regenerate_requested.connect(self._regenerate)
         self._choice.changed.connect(self._show_state)
         self._choice.problem.connect(self._show_problem)
+        self._choice.load_begun.connect(self._forget_model)
+        self._choice.notice.connect(self._notice.show_problem)
         self._chat.opened.connect(self._show_chat)
         self._chat.chats_changed.connect(self._refresh_list)
         self._chat.answering_changed.connect(self._show_state)
@@ -123,6 +132,7 @@ class ChatPage(QWidget):
         self._messages.rowsInserted.connect(self._show_middle)
         self._messages.modelReset.connect(self._show_middle)
         self._chat.not_stopping.connect(self._offer_restart)
+        self._chat.not_saved.connect(lambda why: self._show_problem(Problem(f"The answer could not be saved: {why}.")))
         self._services.theme.changed.connect(self._show_state)
         self._services.theme.changed.connect(self._draw_edge)
 
@@ -153,12 +163,21 @@ class ChatPage(QWidget):
         self._composer.focus()
 
     def _send(self, text: str) -> None:
-        self._chat.send(text, self._choice.name)
-        self._view.scroll_to_end()
+        if self._saved("The message", lambda: self._chat.send(text, self._choice.name), "It is still in the field."):
+            self._composer.clear()
+            self._view.scroll_to_end()
 
-    def _load(self, name: str) -> None:
-        if name != self._choice.name:
-            self._choice.load(name)
+    def _regenerate(self, message_id: int) -> None:
+        self._saved("Another answer", lambda: self._chat.regenerate(message_id, self._choice.name))
+
+    def _saved(self, what: str, act: Callable[[], None], comfort: str = "") -> bool:
+        """Whether `act` reached the disk; if not, the banner says so."""
+        try:
+            act()
+        except NotSavedError as error:
+            self._show_problem(Problem(f"{what} could not be saved: {error}. {comfort}".rstrip()))
+            return False
+        return True
 
     def _search(self) -> None:
         self._is_list_wanted = True
@@ -202,9 +221,9 @@ class ChatPage(QWidget):
 
     def _show_state(self) -> None:
         choice, state = self._choice, self._services.engine.state
-        self._list.card.show_state(*card_state(state, choice))
+        self._list.card.show_state(card_state(state, choice))
         self._header.set_model(choice.name, is_loading=bool(choice.loading))
-        self._header.set_models(choice.models or (), choice.name, choice.folder)
+        self._header.set_models(choice.models or (), choice.name, choice.folder, can_reload=choice.can_reload)
         self._loading.setVisible(bool(choice.loading))
         self._loading.show_progress(choice.loading, choice.progress)
         is_elsewhere = self._chat.is_answering and not self._chat.is_answering_here
@@ -228,13 +247,17 @@ class ChatPage(QWidget):
         self._strip.set_reading(reading)
 
     def _offer_restart(self) -> None:
-        problem = Problem(
-            "The engine does not stop. A restart ends the answer where it is.", "", (("Restart", self._choice.restart),)
-        )
-        self._show_problem(problem)
+        sentence = "The engine does not stop. A restart ends the answer where it is."
+        self._show_problem(Problem(sentence, "", (("Restart", self._choice.restart),), is_of_engine=True))
 
     def _show_problem(self, problem: Problem) -> None:
+        self._problem = problem
         self._banner.show_problem(problem.sentence, problem.detail, problem.actions)
+
+    def _forget_model(self) -> None:
+        self._notice.hide()
+        if self._problem is not None and self._problem.is_of_engine:
+            self._banner.hide()
 
     # Room
 

@@ -1,7 +1,7 @@
 """Engine state and models → the words that the page shows for them. Pure: no widget, no signal."""
 
 from app.backends.local import EngineState
-from app.pages.chat.model_card import plan_summary
+from app.pages.chat.model_card import CardState, plan_summary
 from app.pages.chat.model_choice import ModelChoice
 
 _ENGINE_WORDS = {
@@ -11,16 +11,21 @@ _ENGINE_WORDS = {
 }
 
 
-def card_state(state: EngineState, choice: ModelChoice) -> tuple[str, str, str]:
-    """Name, detail and "ok", "busy", "bad" or "off", for the model card."""
+def card_state(state: EngineState, choice: ModelChoice) -> CardState:
     name = choice.name or "No model"
+    if state is EngineState.DEAD:
+        return CardState(name, _ENGINE_WORDS[state], "bad", "Restart")
     if state in _ENGINE_WORDS:
-        return name, _ENGINE_WORDS[state], {EngineState.DEAD: "bad", EngineState.STARTING: "busy"}.get(state, "off")
+        return CardState(name, _ENGINE_WORDS[state], "busy" if state is EngineState.STARTING else "off")
     if choice.loading:
-        return name, "Loading", "busy"
+        return CardState(name, "Loading", "busy")
+    if choice.is_outdated:
+        # Not in the middle of an answer, which a reload would cut off.
+        action = "Reload" if state is EngineState.READY else ""
+        return CardState(name, "The settings have changed since it was loaded", "ok", action)
     if choice.plan is not None:
-        return name, plan_summary(choice.plan), "ok"
-    return name, "No models yet" if choice.models == () else "Choose a model above the chat", "off"
+        return CardState(name, plan_summary(choice.plan), "ok")
+    return CardState(name, "No models yet" if choice.models == () else "Choose a model above the chat", "off")
 
 
 def why_not_send(state: EngineState, choice: ModelChoice, *, is_answering_elsewhere: bool) -> str:

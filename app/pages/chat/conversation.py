@@ -1,0 +1,25 @@
+"""Stored messages → what is sent to the engine: user and assistant in turn, whatever became of the answers. Pure."""
+
+from collections.abc import Iterable
+
+from app.core.chats import MessageState, StoredMessage
+from engine.protocol import ChatMessage
+
+_SENT_STATES = (MessageState.COMPLETE, MessageState.INTERRUPTED, MessageState.STOPPED)
+
+
+def conversation(messages: Iterable[StoredMessage]) -> tuple[ChatMessage, ...]:
+    """Roles alternate, beginning with the user: most models' templates refuse anything else.
+
+    Answers that failed or never got a word are left out; questions that were left without one are asked together.
+    """
+    turns: list[ChatMessage] = []
+    for message in messages:
+        is_said = message.state in _SENT_STATES and bool(message.content.strip())
+        if not is_said or (not turns and message.role != "user"):
+            continue
+        if turns and turns[-1].role == message.role:
+            turns[-1] = ChatMessage(message.role, f"{turns[-1].content}\n\n{message.content}")
+        else:
+            turns.append(ChatMessage(message.role, message.content))
+    return tuple(turns)
