@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine import __version__
-from engine.config import Sampling, Wishes
+from engine.config import Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.meter import Link, Phase, Traffic
 from engine.protocol import ChatMessage, Plan, StopReason
 from engine.store.library import find_model, list_models, models_folder
-from engine.units import format_bytes
+from engine.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stoker {__version__}")
     parser.set_defaults(run=_window, json=False)
-    verbs = parser.add_subparsers(title="commands", metavar="")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
 
     chat = _verb(verbs, "chat", "answer a prompt, or chat in the terminal", _chat)
     chat.add_argument("prompt", nargs="?", help="one question; without it an interactive chat starts")
@@ -82,19 +82,20 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--overwrite", action="store_true", help="make it again where it exists")
 
     _verb(verbs, "models", "list the models on this computer", _models)
-    _verb(verbs, "host", "serve the window over stdin and stdout", _host)
+    _verb(verbs, "host", "", _host)  # for the window alone: not listed
     return parser
 
 
 def _verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-    verb: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text.capitalize() + ".")
+    shown = {"help": text, "description": f"{text.capitalize()}."} if text else {}
+    verb: argparse.ArgumentParser = verbs.add_parser(name, **shown)
     verb.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     verb.set_defaults(run=run)
     return verb
 
 
 def _add_placement(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="demo", help="name of a model, or its folder (demo)")
+    parser.add_argument("--model", help="name of a model, or its folder (demo)")
     parser.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
     parser.add_argument("--context", type=int, metavar="N", help="tokens of context")
 
@@ -134,6 +135,11 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def _window(_: argparse.Namespace) -> int:
+    has_display = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"))
+    if sys.platform not in ("win32", "darwin") and not has_display:
+        raise EngineError(
+            "cli.no_display", "There is no display here, so the window cannot open.", "Chat in the terminal: stoker chat"
+        )
     command = [sys.executable, "-P", "-m", "app"]  # -P: a folder called app where we stand is not ours
     if os.name != "nt":  # where exec would return to the shell at once
         os.execv(sys.executable, command)
@@ -177,10 +183,12 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from engine.engine import inspect, predicted_plan_for
+    if options.folder and options.model:
+        raise EngineError("cli.model", f"Both {options.folder} and --model {options.model} are given.", "Give one of them.")
+    folder, wishes = find_model(options.folder or options.model or "demo", models_folder()), _wishes(options)
+    from engine.engine import inspect, predicted_plan_for  # here and below: torch takes seconds, mistakes are told before
 
-    source = inspect(find_model(options.folder or options.model, models_folder()))
-    plan = predicted_plan_for(source, _wishes(options))
+    plan = predicted_plan_for(inspect(folder), wishes)
     if options.json:
         _print_json(dataclasses.asdict(plan))
         return 0
@@ -220,18 +228,15 @@ def _predicted_text(plan: Plan) -> str:
 
 
 def _chat(options: argparse.Namespace) -> int:
+    sampling, wishes = _sampling(options), _wishes(options)
+    folder, prompt = find_model(options.model or "demo", models_folder()), _prompt(options)
     from engine.engine import Engine
-    from engine.sample import check_sampling
 
-    sampling = _sampling(options)
-    check_sampling(sampling)
-    if options.json and options.prompt is None:
-        raise EngineError("cli.prompt", "--json needs a prompt.", 'Write: stoker chat --json "your question"')
     bar = _ProgressBar("Loading", options.json)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # loading changes nothing: it may simply end
     history = [ChatMessage("system", options.system)] if options.system else []
-    question = [] if options.prompt is None else [*history, ChatMessage("user", options.prompt)]
-    engine = Engine(find_model(options.model, models_folder()), _wishes(options), bar.show_stage, question)
+    question = [] if prompt is None else [*history, ChatMessage("user", prompt)]
+    engine = Engine(folder, wishes, bar.show_stage, question)
     bar.end()
     if engine.notice:
         print(engine.notice, file=sys.stderr)
@@ -241,6 +246,18 @@ def _chat(options: argparse.Namespace) -> int:
         return _interactive(engine, history, sampling)
     finally:
         engine.close()
+
+
+def _prompt(options: argparse.Namespace) -> str | None:
+    """The question from the command line or from a pipe; None where a person sits at the terminal."""
+    prompt: str | None = options.prompt
+    if prompt is None and sys.stdin is not None and not sys.stdin.isatty():
+        prompt = sys.stdin.read()
+    if prompt is None and not options.json:
+        return None
+    if not (prompt or "").strip():
+        raise EngineError("cli.prompt", "The question is empty.", 'Write: stoker chat "your question"')
+    return prompt
 
 
 def _answer_once(engine: "Engine", messages: list[ChatMessage], sampling: Sampling, as_json: bool) -> int:
@@ -354,11 +371,14 @@ class _ProgressBar:
 
 
 def _wishes(options: argparse.Namespace) -> Wishes:
+    """Raises `EngineError` for an amount that cannot be read."""
+    if options.expert_ram:
+        parse_bytes(options.expert_ram, whole=100)
     return Wishes(options.expert_ram, options.context)
 
 
 def _sampling(options: argparse.Namespace) -> Sampling:
-    return Sampling(
+    sampling = Sampling(
         max_tokens=options.max_tokens,
         temperature=0.0 if options.greedy else options.temperature,
         top_k=options.top_k,
@@ -368,6 +388,8 @@ def _sampling(options: argparse.Namespace) -> Sampling:
         seed=options.seed,
         stop=tuple(options.stop),
     )
+    check_sampling(sampling)
+    return sampling
 
 
 def _print_json(value: object) -> None:

@@ -62,7 +62,9 @@ def build(
         recipe == "slices" and experts not in (2, 4, 8, 16, 32)
     ):  # powers of two scale BF16 exactly
         raise EngineError(
-            "demo.experts", f"There is no demo of {experts} {recipe}.", "Take 2 to 1024 copies, or 2, 4, 8, 16 or 32 slices."
+            "demo.experts",
+            f"A demo of {experts} {recipe} is not possible.",
+            "Take 2 to 1024 copies, or 2, 4, 8, 16 or 32 slices.",
         )
     target = folder / demo_name(experts, recipe)
     if target.exists():

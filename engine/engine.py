@@ -9,7 +9,7 @@ from typing import Any
 from engine import bench
 from engine.checkpoint.experts import ExpertMap, map_experts
 from engine.checkpoint.index import Checkpoint, open_checkpoint, read_json
-from engine.config import Sampling, Wishes
+from engine.config import Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder, ExpertFormat, recognise_experts
 from engine.experts.cache import ExpertCache
@@ -28,7 +28,7 @@ from engine.plan.footprint import Footprint
 from engine.plan.plan import make_plan
 from engine.plan.predict import predict
 from engine.protocol import ChatMessage, Plan
-from engine.sample import check_sampling, make_sampler
+from engine.sample import make_sampler
 from engine.session import Session
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import StreamDecoder, Tokenizer

@@ -12,22 +12,6 @@ _NUCLEUS_AT_ONCE = 1024  # sorting a vocabulary of 150,000 takes 20 ms, and the 
 Sampler = Callable[[torch.Tensor, Sequence[int]], int]  # (fp32 logits [V], ids so far) -> token id
 
 
-def check_sampling(sampling: Sampling) -> None:
-    """Raises `EngineError` naming the first setting out of its range."""
-    ranges = (
-        ("max_tokens", sampling.max_tokens >= 1, "at least 1"),
-        ("temperature", sampling.temperature == 0 or 0.01 <= sampling.temperature <= 10, "0, or 0.01 to 10"),
-        ("top_k", sampling.top_k >= 0, "0 (off) or more"),
-        ("top_p", 0.001 <= sampling.top_p <= 1, "0.001 to 1"),
-        ("min_p", 0 <= sampling.min_p < 1, "0 to below 1"),
-        ("repetition_penalty", 0.1 <= sampling.repetition_penalty <= 10, "0.1 to 10"),
-        ("seed", sampling.seed is None or -(2**63) <= sampling.seed < 2**63, "a 64-bit number"),
-    )
-    for name, is_valid, allowed in ranges:
-        if not is_valid:
-            raise EngineError("sampling.range", f"{name} is {getattr(sampling, name)}.", f"It takes {allowed}.")
-
-
 def make_sampler(sampling: Sampling) -> Sampler:
     """Penalty, then temperature, then top-k, top-p and min-p, in the order that transformers applies them."""
     generator = torch.Generator()

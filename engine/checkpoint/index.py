@@ -45,6 +45,9 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """Read config and all headers of a folder. Raises `EngineError` naming the file and what is wrong with it."""
     if not folder.is_dir():
         raise EngineError("model.not_found", f"There is no model folder {folder}.", "Check the path, or run: stoker models")
+    if not (folder / "config.json").exists() and not any(folder.glob("*.safetensors")):
+        text = f"{folder.name or folder} is no model folder: it has neither config.json nor .safetensors files."
+        raise EngineError("model.not_found", text, "Give the folder of a checkpoint.")
     config = read_json(folder / "config.json")
     tensors: dict[str, TensorRef] = {}
     for file in _weight_files(folder):

@@ -29,7 +29,8 @@ def find_model(name: str, folder: Path) -> Path:
             continue
     there = [item.name for item in _model_folders(folder)]
     hint = f"There are: {', '.join(there)}." if there else "Make the demo model: stoker demo"
-    raise EngineError("model.not_found", f"There is no model {name!r} in {folder}.", hint)
+    text = f"There is no model {name!r} in {folder}." if is_name else f"There is no folder {name!r}."
+    raise EngineError("model.not_found", text, hint)
 
 
 def _expanded(name: str) -> Path:

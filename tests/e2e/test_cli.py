@@ -17,6 +17,13 @@ from tests.helpers.host_client import ROOT
 from tests.helpers.tiny import write_mixtral
 
 
+class Terminal(io.StringIO):
+    """A person who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @dataclass(frozen=True)
 class Done:
     returncode: int
@@ -31,9 +38,9 @@ class Stoker:
         monkeypatch.setenv("XDG_DATA_HOME", str(home))
         self._monkeypatch = monkeypatch
 
-    def __call__(self, *arguments: str, stdin: str = "") -> Done:
+    def __call__(self, *arguments: str, stdin: str = "", terminal: io.StringIO | None = None) -> Done:
         out, errors = io.StringIO(), io.StringIO()
-        self._monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        self._monkeypatch.setattr("sys.stdin", terminal or io.StringIO(stdin))
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
             code = main(list(arguments))
         return Done(code, out.getvalue(), errors.getvalue())
@@ -86,7 +93,7 @@ def test_placement_gives_the_same_ids(stoker: Stoker) -> None:
 
 
 def test_interactive_chat_ends_at_eof(stoker: Stoker) -> None:
-    done = stoker("chat", "--model", "tiny", "--greedy", "--max-tokens", "3", stdin="one\n\ntwo\n")
+    done = stoker("chat", "--model", "tiny", "--greedy", "--max-tokens", "3", terminal=Terminal("one\n\ntwo\n"))
     assert done.returncode == 0
     assert done.stderr.count("tokens/s") == 2
 
@@ -119,6 +126,13 @@ def test_models_are_listed(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.M
         (("chat", "--model", "tiny", "--context", "32", "x" * 400), "prompt.too_long"),
         (("chat", "--model", "tiny", "--top-p", "7", "hi"), "sampling.range"),
         (("chat", "--model", "tiny"), "cli.prompt"),
+        (("chat", "--model", "tiny", ""), "cli.prompt"),
+        (("chat", "--model", "tiny", "--temperature", "nan", "hi"), "sampling.range"),
+        (("chat", "--model", "tiny", "--seed", str(2**70), "hi"), "sampling.range"),
+        (("chat", "--model", "~nosuchuser/x", "hi"), "model.not_found"),
+        (("chat", "--model", "x" * 300, "hi"), "model.not_found"),
+        (("plan", "tiny", "--model", "tiny"), "cli.model"),
+        (("plan", "."), "model.not_found"),
         (("plan", "nowhere"), "model.not_found"),
         (("demo", "--experts", "0"), "demo.experts"),
     ],
@@ -130,9 +144,24 @@ def test_errors_are_a_sentence_and_a_step(stoker: Stoker, arguments: tuple[str, 
     assert error["code"] == code
     assert error["text"]
     assert error["hint"]
-    if code != "cli.prompt":
+    if arguments != ("chat", "--model", "tiny"):
         plain = stoker(*arguments)
         assert plain.returncode == 1
         assert plain.stdout == ""
         assert plain.stderr.startswith("stoker: ")
         assert "Traceback" not in plain.stderr
+
+
+def test_a_piped_question_is_answered_once(stoker: Stoker) -> None:
+    done = stoker("chat", "--model", "tiny", "--greedy", "--max-tokens", "3", stdin="hi\n")
+    assert done.returncode == 0
+    assert done.stderr.count("tokens/s") == 1
+    assert ">" not in done.stdout[:1]
+
+
+def test_without_a_display_the_window_says_so(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
+        monkeypatch.delenv(name, raising=False)
+    done = stoker()
+    assert done.returncode == 1
+    assert "no display" in done.stderr

@@ -58,6 +58,7 @@ def _first_tensor(header: dict[str, dict[str, object]]) -> dict[str, object]:
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no folder": (lambda folder: folder.rename(folder.with_name("gone")), "no model folder"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json"),
+    "another folder": (lambda folder: [file.unlink() for file in folder.iterdir()], "no model folder"),
     "config not JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
     "config a list": (lambda folder: (folder / "config.json").write_text("[]"), "config.json"),
     "no model_type": (lambda folder: _edit_json(folder / "config.json", model_type=None), "model_type"),

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engine.config import Sampling
+from engine.config import Sampling, check_sampling
 from engine.errors import EngineError
-from engine.sample import check_sampling, make_sampler, penalise, restrict
+from engine.sample import make_sampler, penalise, restrict
 
 logits_process = pytest.importorskip("transformers.generation.logits_process", reason="the reference is not installed")
 
