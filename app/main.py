@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QApplication, QMessageBox
 
 from app.backends.local import LocalEngine
 from app.backends.quit_signals import QuitSignals
-from app.backends.single_instance import SingleInstance
+from app.backends.single_instance import DataFolderError, SingleInstance
 from app.core.chats import ChatStore
 from app.core.database import DatabaseTooNewError
 from app.core.logs import log_files
@@ -56,8 +56,13 @@ def run(app: QApplication, paths: Paths, engine: LocalEngine) -> int:
     app.setApplicationName("Stoker")
     app.setDesktopFileName("stoker")
     instance = SingleInstance(paths)
-    if not instance.acquire():
+    try:
+        is_first = instance.acquire()
+    except DataFolderError as error:
+        return _give_up(str(error))
+    if not is_first:
         if instance.ask_to_raise():
+            print("Stoker is already open; its window has been brought to the front.")  # noqa: T201 – for a terminal
             return 0
         return _give_up("Stoker is already running with this data folder, but does not answer. End it and try again.")
     try:
@@ -74,6 +79,7 @@ def run(app: QApplication, paths: Paths, engine: LocalEngine) -> int:
     instance.raise_wanted.connect(window.come_to_front)
     with _problems_shown(window):
         window.show()
+        window.activateWindow()  # where no window manager does it, no shortcut would work before the first click
         if notice := " ".join(filter(None, [services.chats.notice, services.settings.notice])):
             window.show_problem(notice)
         QTimer.singleShot(0, engine.start)

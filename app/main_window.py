@@ -41,6 +41,8 @@ class MainWindow(QMainWindow):
         services.theme.changed.connect(self._paint_icons)
         self._paint_icons()
         self._restore_geometry()
+        QShortcut(QKeySequence("Ctrl+Q"), self).activated.connect(self.close)
+        self._logo.setToolTip("Ctrl+Q quits Stoker")
         self.show_page(pages[0].key)
 
     @property
@@ -51,6 +53,9 @@ class MainWindow(QMainWindow):
         if key not in self._pages:
             page = self._specs[key].load()(self._services, self._stack)
             self._pages[key] = page
+            wanted = getattr(page, "page_wanted", None)
+            if wanted is not None:
+                wanted.connect(self.show_page)
             self._stack.addWidget(page)
         page = self._pages[key]
         self._stack.setCurrentWidget(page)

@@ -14,6 +14,10 @@ from app.core.paths import Paths
 _ANSWER_MS = 2000
 
 
+class DataFolderError(Exception):
+    """The lock cannot be written, so nothing else can. Its text is for the person."""
+
+
 class SingleInstance(QObject):
     raise_wanted = Signal()
 
@@ -21,6 +25,7 @@ class SingleInstance(QObject):
         super().__init__(parent)
         # The folder is in the name, so that another folder is another program.
         self._name = "stoker-" + hashlib.sha256(str(paths.data.resolve()).encode()).hexdigest()[:16]
+        self._folder = paths.data
         self._lock = QLockFile(str(paths.lock))
         self._lock.setStaleLockTime(0)  # a lock is stale when its process is gone, not after a time
         self._server = QLocalServer(self)
@@ -28,8 +33,15 @@ class SingleInstance(QObject):
         self._server.newConnection.connect(self._greet)
 
     def acquire(self) -> bool:
-        """Whether this process is the first. The lock decides, so a socket left by a crash is safe to remove."""
+        """Whether this process is the first. The lock decides, so a socket left by a crash is safe to remove.
+
+        Raises `DataFolderError` where there can be no lock.
+        """
         if not self._lock.tryLock(0):
+            if self._lock.error() is not QLockFile.LockError.LockFailedError:
+                raise DataFolderError(
+                    f"Stoker cannot write to its data folder {self._folder}: the disk is full or the folder is read-only."
+                )
             return False
         QLocalServer.removeServer(self._name)
         self._server.listen(self._name)

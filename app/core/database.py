@@ -13,7 +13,8 @@ from app.core.paths import corrupt_name
 
 _log = logging.getLogger(__name__)
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_BUSY_SECONDS = 5.0
+_BUSY_SECONDS = 5.0  # while opening
+_BUSY_MS = 200  # afterwards: the window does not answer while it waits, and whatever failed is tried again
 
 Migration = tuple[str, ...]  # statements; number n brings a database of version n to version n + 1
 
@@ -51,6 +52,7 @@ def _open(path: Path, migrations: tuple[Migration, ...]) -> sqlite3.Connection:
             error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
             raise error
         _migrate(connection, migrations)
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
     except BaseException:
         connection.close()
         raise

@@ -111,7 +111,7 @@ class Settings:
         group="Engine", check=_check_expert_ram, placeholder="Automatic, or 12GB, or 30%",
     )  # fmt: skip
     context = Setting(
-        0, "Context", "Tokens of conversation that the model can see; 0 is automatic. Used at the next load.",
+        0, "Context", "Tokens of conversation that the model can see; 0 is automatic, else 256 or more. Used at the next load.",
         group="Engine", between=(0, 1_048_576), check=_check_context,
     )  # fmt: skip
     temperature = Setting(

@@ -13,9 +13,10 @@ _REASONS = {
     StopReason.CONTEXT_FULL: "cut, the context is full",
     StopReason.CANCELLED: "stopped by you",
 }
+ENGINE_DIED = "engine.died"  # the stop reason of an answer that ended with its engine
 _STATES = {
     MessageState.STREAMING: "writing…",
-    MessageState.INTERRUPTED: "interrupted, the engine ended",
+    MessageState.INTERRUPTED: "interrupted",
     MessageState.STOPPED: "stopped by you",
     MessageState.FAILED: "no answer",
 }
@@ -48,9 +49,11 @@ def state_in_words(shown: ShownMessage) -> str:
     message = shown.message
     if message.state is MessageState.STREAMING and shown.notice and not message.content:
         return shown.notice
+    reason = message.stats.stop_reason if message.stats else ""
+    if message.state is MessageState.INTERRUPTED and reason == ENGINE_DIED:
+        return "interrupted, the engine ended"
     if message.state in _STATES:
         return _STATES[message.state]
-    reason = message.stats.stop_reason if message.stats else ""
     return next((words for known, words in _REASONS.items() if known == reason), reason)
 
 

@@ -22,6 +22,7 @@ _HEADING_PX = 11
 class ChatListRole(IntEnum):
     CHAT_ID = Qt.ItemDataRole.UserRole + 1  # None for a heading
     IS_HEADING = Qt.ItemDataRole.UserRole + 2
+    IS_WRITING = Qt.ItemDataRole.UserRole + 3  # an answer is being written in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,27 @@ class ChatListModel(QAbstractListModel):
         super().__init__(parent)
         self._store, self._today = store, today
         self._search = ""
+        self._writing: int | None = None
         self._rows: list[_Row] = []
         self.refresh()
 
     def set_search(self, text: str) -> None:
         self._search = text
         self.refresh()
+
+    def set_writing(self, chat_id: int | None) -> None:
+        """The chat in which an answer is being written."""
+        if chat_id == self._writing:
+            return
+        changed, self._writing = (self._writing, chat_id), chat_id
+        for number in changed:
+            index = self.index_of(number) if number is not None else QModelIndex()
+            if index.isValid():
+                self.dataChanged.emit(index, index)
+
+    @property
+    def first_chat(self) -> Chat | None:
+        return next((row.chat for row in self._rows if row.chat is not None), None)
 
     def refresh(self) -> None:
         """Read the store again. Where only titles changed the selection of a view survives."""
@@ -93,8 +109,12 @@ class ChatListModel(QAbstractListModel):
             return row.chat.id if row.chat else None
         if role == ChatListRole.IS_HEADING:
             return row.chat is None
-        if role == Qt.ItemDataRole.ToolTipRole:
-            return plain_tooltip(row.text) if row.chat else None
+        if role == ChatListRole.IS_WRITING:
+            return self._is_writing(row)
+        if role == Qt.ItemDataRole.AccessibleTextRole:
+            return f"{row.text}, writing…" if self._is_writing(row) else row.text
+        if role == Qt.ItemDataRole.ToolTipRole and row.chat:
+            return plain_tooltip(f"{row.text}\nAn answer is being written here" if self._is_writing(row) else row.text)
         if role == Qt.ItemDataRole.FontRole and row.chat is None:
             font = QFont()
             font.setPixelSize(_HEADING_PX)
@@ -105,6 +125,9 @@ class ChatListModel(QAbstractListModel):
         is_chat = index.isValid() and self._rows[index.row()].chat is not None
         return super().flags(index) if is_chat else Qt.ItemFlag.NoItemFlags
 
+    def _is_writing(self, row: _Row) -> bool:
+        return row.chat is not None and row.chat.id == self._writing
+
     def _read(self) -> list[_Row]:
         today, heading = self._today(), ""
         rows: list[_Row] = []
@@ -113,4 +136,4 @@ class ChatListModel(QAbstractListModel):
                 heading = title
                 rows.append(_Row(title))
             rows.append(_Row(chat.title, chat))
-        return rows
+        return rows if rows or not self._search.strip() else [_Row("Nothing found")]

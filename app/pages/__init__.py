@@ -8,7 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PageSpec:
-    """`factory` is 'module:name' of a callable (services, parent) -> QWidget; a page may have `activate()`."""
+    """`factory` is 'module:name' of a callable (services, parent) -> QWidget.
+
+    A page may have `activate()` and a signal `page_wanted(key)`.
+    """
 
     key: str
     title: str

@@ -8,6 +8,7 @@ from PySide6.QtGui import QFocusEvent, QInputMethodEvent, QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QTextEdit, QVBoxLayout, QWidget
 
 from app.core.figures import format_count, format_tokens_short
+from app.core.tooltip import plain_tooltip
 from app.widgets.theme import Theme, ui_font
 
 _MAX_LINES = 8
@@ -23,6 +24,7 @@ class Composer(QFrame):
         self._theme = theme
         self._reason = ""
         self._is_generating = False
+        self._where = ""
         self._edit = _MessageEdit(self)
         self._hint, self._context = QLabel(self), QLabel(self)
         for label in (self._hint, self._context):
@@ -65,8 +67,9 @@ class Composer(QFrame):
         self._reason = reason
         self._show_button()
 
-    def set_generating(self, is_generating: bool) -> None:
-        self._is_generating = is_generating
+    def set_generating(self, is_generating: bool, where: str = "") -> None:
+        """`where` names the chat that is being answered when it is another one."""
+        self._is_generating, self._where = is_generating, where
         self._show_button()
 
     def set_context(self, used: int | None, size: int) -> None:
@@ -122,9 +125,11 @@ class Composer(QFrame):
             self._button.style().polish(self._button)
         self._button.setText("Stop" if self._is_generating else "Send")
         self._button.setEnabled(self._is_generating or can_send)
-        self._button.setToolTip("Stop this answer (Esc)" if self._is_generating else self._reason or "Send (Enter)")
-        self._button.setAccessibleName("Stop this answer" if self._is_generating else "Send the message")
-        self._hint.setText("" if self._is_generating else self._reason)
+        stop = f"Stop the answer in {self._where}" if self._where else "Stop this answer"
+        tip = f"{stop} (Esc)" if self._is_generating else self._reason or "Send (Enter)"
+        self._button.setToolTip(plain_tooltip(tip))
+        self._button.setAccessibleName(stop if self._is_generating else "Send the message")
+        self._hint.setText(self._reason)
         self._show_icon()
 
     def _show_icon(self) -> None:

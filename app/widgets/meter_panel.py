@@ -3,9 +3,9 @@
 A link is never told by its colour alone: it always has its name beside it.
 """
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPaintEvent
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.core.figures import format_bytes, format_count, format_ms, format_number, format_range, format_rate, three_digits
 from app.core.reading import LINK_NAMES, LinkReading, PromptReading, Reading
@@ -17,6 +17,17 @@ _WIDTH, _MARGIN = 300, 18
 _CHART_HEIGHT = 120
 _DASH = "—"
 _BOLD = QFont.Weight.DemiBold
+_LINK_TIPS = {
+    Link.VRAM: "How fast the GPU reads its own memory while it computes.",
+    Link.PCIE: "How fast experts are copied from RAM to the GPU.",
+    Link.RAM: "How fast the processor reads experts from RAM while it computes.",
+    Link.DISK: "How fast experts that are not in RAM are read from the drive.",
+}
+_TIME_TIPS = {
+    "Token p50": "Half of the last 60 tokens took this long or less.",
+    "p95": "95 of 100 tokens took this long or less; the others stuttered.",
+    "Waited": "How long computing waited for a link, on average per token.",
+}
 
 
 class MeterPanel(QWidget):
@@ -25,6 +36,7 @@ class MeterPanel(QWidget):
         self._theme = theme
         self._reading = Reading()
         self._y = 0.0
+        self._tips: list[tuple[QRectF, str]] = []  # of what was painted last
         self.setFixedWidth(_WIDTH)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
         self.setMinimumHeight(580)
@@ -45,6 +57,7 @@ class MeterPanel(QWidget):
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.translate(_MARGIN, 0)
+        self._tips.clear()
         reading = self._reading
         if reading.prompt is not None:
             self._paint_prompt(painter, reading.prompt)
@@ -57,6 +70,19 @@ class MeterPanel(QWidget):
             self._paint_found(painter)
             self._paint_times(painter)
         painter.end()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() is not QEvent.Type.ToolTip or not isinstance(event, QHelpEvent):
+            return super().event(event)
+        QToolTip.showText(event.globalPos(), self.tip_at(QPointF(event.pos())), self)
+        return True
+
+    def tip_at(self, where: QPointF) -> str:
+        """What the figure there means, "" where there is none."""
+        return next((text for area, text in self._tips if area.contains(where)), "")
+
+    def _tip(self, area: QRectF, text: str) -> None:
+        self._tips.append((area.translated(_MARGIN, 0), text))
 
     @property
     def _inner(self) -> float:
@@ -136,11 +162,14 @@ class MeterPanel(QWidget):
     def _paint_links(self, painter: QPainter) -> None:
         palette = self._theme.palette
         known = [link for link in self._reading.links if link.is_known]
+        if not known:
+            return
         self._heading(painter, "Links")
         self._right(painter, "now / ceiling, GB/s", ui_font(11), palette.faint)
         self._y += 29
-        for reading in known or [LinkReading(link) for link in Link]:
+        for reading in known:
             self._paint_link(painter, reading)
+            self._tip(QRectF(0, self._y - 18, self._inner, 28), _LINK_TIPS[reading.link])
             self._y += 29
         self._paint_legend(painter, known)
         self._y += 33
@@ -190,6 +219,7 @@ class MeterPanel(QWidget):
         for number, (title, seconds) in enumerate(columns):
             x = number * self._inner / 2.91
             self._text(painter, x, title, ui_font(12, _BOLD), palette.muted)
+            self._tip(QRectF(x, self._y - 16, self._inner / 2.91, 40), _TIME_TIPS[title])
             self._y += 19
             value = format_ms(seconds) if seconds is not None else _DASH
             self._text(painter, x, value, mono_font(12), palette.text if seconds is not None else palette.faint)

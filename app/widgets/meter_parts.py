@@ -1,6 +1,6 @@
 """Drawing shared by the meter's panel and strip: stacked bars, a track, shares. Functions over a painter; no state."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from PySide6.QtCore import QLineF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPainterPath, QPen
@@ -11,6 +11,7 @@ from app.widgets.theme import ui_font
 from engine.protocol import Link
 
 SLOTS = 60  # bars side by side
+_GAP = 8  # px around a label
 
 
 def link_color(palette: Palette, link: Link) -> str:
@@ -55,21 +56,53 @@ def track(painter: QPainter, area: QRectF, share: float, color: QColor, backgrou
 
 
 def shares(painter: QPainter, area: QRectF, parts: dict[Link, float] | None, palette: Palette) -> None:
-    """One bar of named shares; a name is left out where it does not fit."""
+    """One bar of named shares; a name that does not fit into its share is written at the right of the bar."""
+    font = ui_font(11, QFont.Weight.DemiBold)
+    shown = {link: share for link, share in (parts or {}).items() if share > 0}
+    whole, beside = area, outside(shown, area.width(), font)
+    area = QRectF(whole.topLeft(), whole.size())
+    area.setWidth(whole.width() - _room(beside.values(), font))
     outline = QPainterPath()
     outline.addRoundedRect(area, 6, 6)
     painter.save()
     painter.setClipPath(outline)
     painter.fillRect(area, QColor(palette.raised))
     x = area.left()
-    font = ui_font(11, QFont.Weight.DemiBold)
     painter.setFont(font)
-    for link, share in (parts or {}).items():
+    for link, share in shown.items():
         part = QRectF(x, area.top(), area.width() * share, area.height())
         painter.fillRect(part, QColor(link_color(palette, link)))
-        label = f"{LINK_NAMES[link]} {share * 100:.0f} %"
-        if QFontMetricsF(font).horizontalAdvance(label) + 8 <= part.width():
+        if link not in beside:
             painter.setPen(QColor(palette.on_accent))
-            painter.drawText(part, Qt.AlignmentFlag.AlignCenter, label)
+            painter.drawText(part, Qt.AlignmentFlag.AlignCenter, share_label(link, share))
         x += part.width()
+    painter.setClipping(False)
+    for link, label in beside.items():
+        painter.setPen(QColor(link_color(palette, link)))
+        text = QRectF(x + _GAP, area.top(), QFontMetricsF(font).horizontalAdvance(label) + 2, area.height())
+        painter.drawText(text, Qt.AlignmentFlag.AlignVCenter, label)
+        x += _room([label], font)
     painter.restore()
+
+
+def share_label(link: Link, share: float) -> str:
+    return f"{LINK_NAMES[link]} {f'{share * 100:.0f}' if share >= 0.005 else '<1'} %"
+
+
+def outside(parts: dict[Link, float], width: float, font: QFont) -> dict[Link, str]:
+    """The labels that find no room in their shares of a bar which shares `width` with them."""
+    beside: dict[Link, str] = {}
+    while True:
+        bar = width - _room(beside.values(), font)
+        small = {
+            link: share_label(link, share)
+            for link, share in parts.items()
+            if link in beside or QFontMetricsF(font).horizontalAdvance(share_label(link, share)) + _GAP > bar * share
+        }
+        if small == beside:
+            return beside
+        beside = small
+
+
+def _room(labels: Iterable[str], font: QFont) -> float:
+    return sum(QFontMetricsF(font).horizontalAdvance(label) + _GAP for label in labels)

@@ -82,6 +82,27 @@ def test_new_title_keeps_the_rows_and_a_new_chat_resets(qtbot: QtBot, store: Cha
     assert model.index_of(chat_id).data(ChatListRole.CHAT_ID) == chat_id
 
 
+def test_the_chat_that_is_answered_is_marked(qtbot: QtBot, store: ChatStore, clock: Clock) -> None:
+    first, second = add(store, clock, "tea", timedelta()), add(store, clock, "coffee", timedelta())
+    model = ChatListModel(store, today=NOON.date)
+    model.set_writing(first)
+    assert model.index_of(first).data(ChatListRole.IS_WRITING)
+    assert model.index_of(first).data(Qt.ItemDataRole.AccessibleTextRole) == "tea, writing…"
+    with qtbot.waitSignals([model.dataChanged, model.dataChanged], timeout=100):
+        model.set_writing(second)
+    assert not model.index_of(first).data(ChatListRole.IS_WRITING)
+    assert model.index_of(second).data(ChatListRole.IS_WRITING)
+
+
+def test_nothing_found_is_said(qtbot: QtBot, store: ChatStore, clock: Clock) -> None:
+    model = ChatListModel(store, today=NOON.date)
+    assert texts(model) == []
+    add(store, clock, "tea", timedelta())
+    model.set_search("coffee")
+    assert texts(model) == ["# Nothing found"]
+    assert model.first_chat is None
+
+
 def test_search_and_back(qtbot: QtBot, store: ChatStore, clock: Clock) -> None:
     add(store, clock, "tea", timedelta())
     coffee = add(store, clock, "coffee", timedelta(days=1))

@@ -1,7 +1,9 @@
 """The chat page with a fake engine: what is stored when, what is said when something breaks, what fits where."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
@@ -10,7 +12,9 @@ from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.backends.local import EngineState, LocalEngine
-from app.core.chats import MessageState, StoredMessage
+from app.core.chats import AnswerStats, MessageState, StoredMessage
+from app.core.shown_message import ShownMessage, state_in_words
+from app.item_models.chat_list import ChatListRole
 from app.pages.chat import ChatPage
 from app.pages.chat.controller import title_of
 from app.pages.chat.model_card import plan_summary
@@ -19,7 +23,10 @@ from app.widgets.composer import Composer
 from app.widgets.error_banner import ErrorBanner
 from app.widgets.meter_panel import MeterPanel
 from app.widgets.meter_strip import MeterStrip
-from engine.protocol import Plan
+from engine.hardware.machine import Machine
+from engine.plan.footprint import Footprint
+from engine.plan.plan import make_plan
+from engine.protocol import Plan, Wishes
 from tests.app.conftest import MakeEngine, empty_disk, fill_disk
 
 MakePage = Callable[..., ChatPage]
@@ -71,6 +78,10 @@ def banner(page: ChatPage) -> ErrorBanner:
     found = page.findChild(ErrorBanner)
     assert found is not None
     return found
+
+
+def open_title(page: ChatPage) -> str | None:
+    return page._chat.chat.title if page._chat.chat is not None else None
 
 
 def press(page: ChatPage, text: str, qtbot: QtBot) -> None:
@@ -128,7 +139,7 @@ def test_a_dying_engine_leaves_the_chat_and_a_way_on(make_page: MakePage, qtbot:
     page = ready(make_page("crash", "--after", "20"), qtbot)
     say(page)
     answer = wait_for_answer(page, qtbot)
-    assert answer.state is MessageState.INTERRUPTED
+    assert state_in_words(ShownMessage(answer)) == "interrupted, the engine ended"
     assert answer.content
     qtbot.waitUntil(lambda: banner(page).isVisible())
     assert page._messages.rowCount() == 2
@@ -219,6 +230,26 @@ def test_a_disk_that_fills_up_does_not_end_the_answer(make_page: MakePage, qtbot
     assert banner(page).sentence == "The answer could not be saved: the disk is full."
     assert page._messages.messages[-1].state is MessageState.COMPLETE
     assert len(page._messages.last_content) > 9000
+    assert stored(page)[-1].state is MessageState.STREAMING
+    page._new_chat()
+    page._open(page._services.chats.chats()[0])
+    assert page._messages.messages[-1].state is MessageState.COMPLETE, "what is not on disk is not forgotten"
+    empty_disk(page._services.chats)
+    qtbot.waitUntil(lambda: stored(page)[-1].state is MessageState.COMPLETE, timeout=2000)
+    assert stored(page)[-1].content == page._messages.last_content
+    assert not banner(page).isVisible()
+    assert not page._chat._store_timer.isActive()
+
+
+def test_an_ended_answer_is_stored_at_the_latest_when_the_window_closes(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("normal", "--rate", "2000", "--tokens", "9000"), qtbot)
+    page._services.settings.max_tokens = 9000
+    say(page)
+    fill_disk(page._services.chats)
+    wait_for_answer(page, qtbot)
+    empty_disk(page._services.chats)
+    page._services.engine.stop()
+    assert stored(page)[-1].state is MessageState.COMPLETE
 
 
 def choose(page: ChatPage, text: str) -> None:
@@ -338,6 +369,19 @@ def test_the_card_counts_experts_not_padded_slots() -> None:
     assert plan_summary(most) == "BF16 · 1.50 GB of 1.60 GB of experts in RAM"
 
 
+def test_the_card_says_what_the_sentence_says() -> None:
+    footprint = Footprint(
+        name="demo", architecture="a", weight_format="f32", model_bytes=1, dense_bytes=1, dense_read_bytes=1, expert_bytes=1_327_104,
+        slot_bytes=1_329_152, num_moe_layers=30, num_experts=32, top_k=2, num_layers=30, num_kv_heads=1, head_dim=64,
+        hidden_size=64, expert_size=64, vocab_size=64, max_context=2048,
+    )  # fmt: skip
+    for share in range(10, 100):
+        plan = make_plan(Machine(10**11, 10**11, False), footprint, Wishes(expert_ram=f"{share}%"))
+        amounts = re.search(r"\((.*? of .*?)\)", plan.sentence)
+        assert amounts
+        assert amounts[1] in plan_summary(plan)
+
+
 def test_a_failed_request_says_why(make_page: MakePage, qtbot: QtBot) -> None:
     page = make_page("fail-load")
     qtbot.waitUntil(lambda: banner(page).isVisible(), timeout=10_000)
@@ -370,14 +414,71 @@ def test_another_chat_can_be_opened_while_one_is_answered(make_page: MakePage, q
     qtbot.waitUntil(lambda: len(page._messages.last_content) > 20, timeout=5000)
     page._new_chat()
     assert page._messages.rowCount() == 0
-    composer = page.findChild(Composer)
-    assert composer is not None
-    assert "Another chat" in composer._reason
+    assert page._composer._reason == "“Why is my query slow?” is being answered"
+    index = page._chats.index_of(answered.id)
+    assert index.data(ChatListRole.IS_WRITING)
     page._open(answered)
     assert len(page._messages.messages[-1].content) > 20
     answer = wait_for_answer(page, qtbot)
     assert answer.state is MessageState.COMPLETE
     assert page._messages.messages[-1].content == answer.content
+    assert not page._chats.index_of(answered.id).data(ChatListRole.IS_WRITING)
+
+
+@pytest.mark.parametrize("way", ["button", "Esc"])
+def test_an_answer_can_be_stopped_from_another_chat(make_page: MakePage, qtbot: QtBot, way: str) -> None:
+    page = ready(make_page("normal", "--rate", "30"), qtbot)
+    say(page)
+    page._new_chat()
+    if way == "button":
+        press(page, "Stop", qtbot)
+    else:
+        qtbot.keyClick(page._composer.field, Qt.Key.Key_Escape)
+    assert wait_for_answer(page, qtbot).state is MessageState.STOPPED
+    assert page._composer._reason == ""
+
+
+def test_a_draft_stays_with_its_chat(make_page: MakePage, services: Services, qtbot: QtBot) -> None:
+    for title in ("Tea", "Coffee"):
+        services.chats.add_message(services.chats.create(title).id, "user", title)
+    page = ready(make_page(), qtbot)
+    coffee, tea = sorted(services.chats.chats(), key=lambda chat: chat.title)
+    page._composer.set_text("for a new one")
+    page._open(tea)
+    assert page._composer.text == ""
+    page._composer.set_text("about tea")
+    page._open(coffee)
+    assert page._composer.text == ""
+    say(page, "sent")
+    wait_for_answer(page, qtbot)
+    page._open(tea)
+    assert page._composer.text == "about tea"
+    page._new_chat()
+    assert page._composer.text == "for a new one"
+    qtbot.keyClick(page._composer.field, Qt.Key.Key_Return)
+    assert page._composer.text == ""
+    wait_for_answer(page, qtbot)
+    page._new_chat()
+    assert page._composer.text == "", "what was sent is no draft"
+    page._open(tea)
+    assert page._composer.text == "about tea"
+
+
+def test_only_a_dead_engine_is_said_to_have_ended() -> None:
+    def words(reason: str | None) -> str:
+        stats = None if reason is None else AnswerStats(3, 1.0, 1.0, reason, "m")
+        return state_in_words(ShownMessage(StoredMessage(1, 1, "assistant", "half", MessageState.INTERRUPTED, stats, 0.0)))
+
+    assert words("engine.died") == "interrupted, the engine ended"
+    assert words(None) == words("") == "interrupted"
+
+
+def test_an_answer_that_the_closing_window_cut_is_just_interrupted(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page("normal", "--rate", "30"), qtbot)
+    say(page)
+    qtbot.waitUntil(lambda: len(page._messages.last_content) > 20, timeout=5000)
+    page._services.engine.stop()
+    assert state_in_words(ShownMessage(stored(page)[-1])) == "interrupted"
 
 
 def test_a_model_that_ended_the_last_session_is_not_loaded_by_itself(
@@ -440,6 +541,103 @@ def test_shortcuts(make_page: MakePage, qtbot: QtBot) -> None:
     assert QApplication.focusWidget() is focus
 
 
+@pytest.mark.parametrize("way", ["Restart", "card", "send", "Try again"])
+def test_the_keyboard_comes_back_to_the_composer(make_page: MakePage, qtbot: QtBot, way: str) -> None:
+    page = make_page("fail-load") if way == "Try again" else make_page("crash", "--after", "20")
+    if way == "Try again":
+        qtbot.waitUntil(lambda: banner(page).isVisible(), timeout=10_000)
+    else:
+        ready(page, qtbot)
+    if way in ("Restart", "card"):
+        say(page)
+        qtbot.waitUntil(lambda: banner(page).isVisible(), timeout=10_000)
+    page._list._search.setFocus()
+    if way == "card":
+        card_button(page).setFocus()
+        qtbot.mouseClick(card_button(page), Qt.MouseButton.LeftButton)
+    elif way == "send":
+        say(page)
+    else:
+        press(page, way, qtbot)
+    assert page._composer.field.hasFocus()
+
+
+def test_search_by_keyboard(make_page: MakePage, services: Services, qtbot: QtBot) -> None:
+    for title in ("Tea", "Coffee"):
+        services.chats.add_message(services.chats.create(title).id, "user", title)
+    page = ready(make_page(), qtbot)
+    page._search()
+    field = page._list._search
+    qtbot.keyClicks(field, "nothing like it")
+    qtbot.keyClick(field, Qt.Key.Key_Return)
+    assert page._chats.index(0).data() == "Nothing found"
+    assert open_title(page) is None
+    qtbot.keyClick(field, Qt.Key.Key_Escape)
+    assert field.text() == ""
+    qtbot.keyClicks(field, "tea")
+    qtbot.keyClick(field, Qt.Key.Key_Return)
+    assert open_title(page) == "Tea"
+    assert page._composer.field.hasFocus()
+
+
+def test_a_model_is_opened_from_a_folder(make_page: MakePage, qtbot: QtBot, tmp_path: Path) -> None:
+    folder = tmp_path / "tiny-moe"
+    folder.mkdir()
+    page = ready(make_page(), qtbot)
+    page._ask_folder = lambda parent: ""
+    last = page._header._menu.actions()[-1]
+    assert last.text() == "Open a model folder…"
+    last.trigger()
+    assert page._choice.name == "gpt-oss-20b"
+    page._ask_folder = lambda parent: str(folder)
+    last.trigger()
+    assert page._choice.title == "tiny-moe"
+    qtbot.waitUntil(lambda: page._choice.plan is not None, timeout=10_000)
+    assert page._choice.plan is not None
+    assert page._choice.plan.model_name == "tiny-moe"
+    assert page._header._chip.text().startswith("tiny-moe")
+    assert page._services.settings.model == str(folder), "and again at the next start"
+    again = make_page()
+    qtbot.waitUntil(lambda: again._choice.plan is not None, timeout=10_000)
+    assert again._choice.name == str(folder)
+
+
+def test_a_folder_of_the_list_is_that_model(make_page: MakePage, qtbot: QtBot) -> None:
+    page = ready(make_page(), qtbot)
+    page._choice.open_folder("/models/qwen3-30b-a3b")
+    assert page._choice.name == "qwen3-30b-a3b"
+
+
+@pytest.mark.parametrize("code", ["plan.context", "plan.too_much", "plan.below_floor"])
+def test_a_load_that_a_setting_spoilt_leads_to_the_settings(make_page: MakePage, qtbot: QtBot, code: str) -> None:
+    page = make_page("fail-load", "--code", code)
+    qtbot.waitUntil(lambda: banner(page).isVisible(), timeout=10_000)
+    with qtbot.waitSignal(page.page_wanted) as wanted:
+        press(page, "Open settings", qtbot)
+    assert wanted.args == ["settings"]
+
+
+def test_nothing_is_said_to_be_missing_before_the_models_are_known(make_page: MakePage, qtbot: QtBot) -> None:
+    page = make_page("hang-start")
+
+    def words() -> list[str]:
+        return [label.text() for label in page._placeholder.findChildren(QLabel) if label.isVisible()]
+
+    assert words() == ["Looking for models…"]
+    qtbot.waitUntil(lambda: page._services.engine.state is EngineState.STARTING)
+    assert words() == ["Looking for models…"]
+    assert not page._list.card.isVisible()
+    assert not page._header._chip.isVisible()
+    assert page._composer._reason == "Looking for models…"
+    seen: set[str] = set()
+    other = make_page()
+    other._choice.changed.connect(lambda: seen.update(label.text() for label in other._placeholder.findChildren(QLabel)))
+    qtbot.waitUntil(lambda: other._choice.loading != "", timeout=10_000)
+    assert other._list.card.isVisible()
+    assert other._header._chip.isVisible()
+    assert not {text for text in seen if text.startswith(("No model", "The engine", "Choose"))}
+
+
 def test_no_models_says_how_to_get_one(make_page: MakePage, qtbot: QtBot) -> None:
     page = make_page("no-models")
     qtbot.waitUntil(lambda: page._choice.models == (), timeout=10_000)
@@ -463,9 +661,13 @@ def test_delete_can_be_undone(make_page: MakePage, services: Services, qtbot: Qt
     page._open(services.chats.chats()[0])
     qtbot.keyClick(page._list._list, Qt.Key.Key_Delete)
     assert services.chats.chats() == []
-    assert page._chat.chat is None
+    assert open_title(page) is None
+    assert page._list._undo_timer.interval() == 15_000
     press(page, "Undo", qtbot)
     assert [chat.title for chat in services.chats.chats()] == ["Letter"]
+    assert open_title(page) == "Letter"
+    assert [message.content for message in page._messages.messages] == ["Dear landlord"]
+    assert page._composer.field.hasFocus()
 
 
 def test_f2_renames(make_page: MakePage, services: Services, qtbot: QtBot) -> None:
@@ -480,6 +682,7 @@ def test_f2_renames(make_page: MakePage, services: Services, qtbot: QtBot) -> No
     qtbot.keyClick(edit, Qt.Key.Key_Return)
     assert services.chats.chats()[0].title == "Rent"
     assert page._header._title_text == "Rent"
+    assert page._composer.field.hasFocus()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QInputMethodEvent
-from PySide6.QtWidgets import QApplication, QPushButton
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.widgets.composer import Composer
@@ -79,6 +79,16 @@ def test_escape_and_button_stop_only_while_generating(composer: Composer, qtbot:
     assert button.text() == "Stop"
     with qtbot.waitSignal(composer.stopped):
         qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+
+
+def test_the_answer_in_another_chat_can_be_stopped_and_is_named(composer: Composer, qtbot: QtBot) -> None:
+    composer.set_blocked("“Tea <i>” is being answered")
+    composer.set_generating(True, "“Tea <i>”")
+    button = composer.findChild(QPushButton)
+    assert isinstance(button, QPushButton)
+    assert (button.text(), button.accessibleName()) == ("Stop", "Stop the answer in “Tea <i>”")
+    assert "“Tea &lt;i&gt;” (Esc)" in button.toolTip()
+    assert "“Tea <i>” is being answered" in [label.text() for label in composer.findChildren(QLabel)]
 
 
 def test_grows_to_eight_lines(composer: Composer) -> None:

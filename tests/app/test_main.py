@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
 from app.backends.local import EngineState
-from app.backends.single_instance import SingleInstance
+from app.backends.single_instance import DataFolderError, SingleInstance
 from app.core.chats import ChatStore, MessageState
 from app.core.paths import Paths, app_paths
 from app.core.settings import Settings
@@ -41,7 +41,9 @@ def launch() -> Iterator[Launch]:
             "with log_files(paths):\n"
             f"    sys.exit(run(QApplication([]), paths, LocalEngine(sys.executable, [{str(FAKE_ENGINE)!r}])))"
         )
-        started.append(subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True))
+        started.append(
+            subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
         return started[-1]
 
     yield start
@@ -89,7 +91,8 @@ def test_second_start_exits_and_another_folder_does_not_collide(paths: Paths, tm
     first = launch(paths)
     wait_for(lambda: is_up(paths))
     second = launch(paths)
-    assert second.wait(timeout=15) == 0
+    said, _ = second.communicate(timeout=15)
+    assert (second.returncode, said) == (0, "Stoker is already open; its window has been brought to the front.\n")
     assert first.poll() is None
     other_paths = app_paths(tmp_path / "other")
     other = launch(other_paths)
@@ -128,6 +131,18 @@ def test_lock_and_socket_of_a_killed_window_are_taken_over(qtbot: QtBot, paths: 
     assert successor.acquire()
     assert not SingleInstance(paths).acquire()
     successor.release()
+
+
+def test_a_folder_that_takes_no_lock_is_not_taken_for_a_running_window(
+    qapp: QApplication, tmp_path: Path, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Paths(tmp_path / "gone")  # a lock cannot be written there, even by root
+    with pytest.raises(DataFolderError):
+        SingleInstance(gone).acquire()
+    said: list[str] = []
+    monkeypatch.setattr(QMessageBox, "exec", lambda box: said.append(box.text()))
+    assert run(qapp, gone, make_engine()) == 1
+    assert said == [f"Stoker cannot write to its data folder {gone.data}: the disk is full or the folder is read-only."]
 
 
 def test_answers_cut_off_by_the_last_session_are_marked(paths: Paths, make_engine: MakeEngine) -> None:

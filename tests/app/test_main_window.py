@@ -13,7 +13,9 @@ from pytestqt.qtbot import QtBot
 from app.main import _problems_shown
 from app.main_window import MainWindow
 from app.pages import PAGES, PageSpec
+from app.pages.chat import ChatPage
 from app.pages.services import Services
+from app.pages.settings import SettingsPage
 from app.widgets.error_banner import ErrorBanner
 from app.widgets.theme import LIGHT
 
@@ -70,6 +72,58 @@ def test_rail_shows_the_listed_pages_and_builds_them_when_first_shown(qtbot: QtB
     assert window.current_page is first
     assert window.current_page.activations == 2
     assert len(window.findChildren(Placeholder)) == 2
+
+
+@pytest.fixture
+def full(qtbot: QtBot, services: Services, qapp: QApplication) -> Iterator[MainWindow]:
+    """The window with its real pages and one chat, open."""
+    services.theme.apply(qapp)
+    services.chats.add_message(services.chats.create("Letter").id, "user", "Dear landlord")
+    window = MainWindow(services)
+    qtbot.addWidget(window)
+    window.resize(1280, 800)
+    window.show()
+    qtbot.waitUntil(window.isActiveWindow)
+    page = chat_page(window)
+    page._open(services.chats.chats()[0])
+    yield window
+    services.engine.stop()
+    qapp.setStyleSheet("")
+
+
+def chat_page(window: MainWindow) -> ChatPage:
+    page = window.current_page
+    assert isinstance(page, ChatPage)
+    return page
+
+
+@pytest.mark.parametrize("where", ["composer", "list", "rail"])
+def test_shortcuts_work_wherever_the_keyboard_is(full: MainWindow, services: Services, where: str) -> None:
+    page, control = chat_page(full), Qt.KeyboardModifier.ControlModifier
+
+    def press(key: Qt.Key, modifier: Qt.KeyboardModifier = control) -> None:
+        {"composer": page._composer.field, "list": page._list._list, "rail": rail(full)[0]}[where].setFocus()
+        QTest.keyClick(full.focusWidget() or full, key, modifier)
+
+    press(Qt.Key.Key_M)
+    assert not services.settings.meter_visible
+    for key in (Qt.Key.Key_F, Qt.Key.Key_K):
+        press(key)
+        assert page._list._search.hasFocus()
+    press(Qt.Key.Key_F2, Qt.KeyboardModifier.NoModifier)
+    title = QApplication.focusWidget()
+    assert title is not None
+    assert title.accessibleName() == "Title"
+    QTest.keyClick(title, Qt.Key.Key_Escape)
+    press(Qt.Key.Key_N)
+    assert page._chat.chat is None
+    press(Qt.Key.Key_Q)
+    assert not full.isVisible()
+
+
+def test_a_page_can_ask_for_another(full: MainWindow) -> None:
+    chat_page(full).page_wanted.emit("settings")
+    assert isinstance(full.current_page, SettingsPage)
 
 
 def test_size_is_sane_and_remembered(qtbot: QtBot, window: MainWindow, services: Services) -> None:

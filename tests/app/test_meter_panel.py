@@ -1,15 +1,17 @@
 """The meter's panel and strip: what they say to a screen reader, and that each state is painted."""
 
 import pytest
+from PySide6.QtCore import QPointF
 from PySide6.QtGui import QColor, QImage
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.core.reading import Limit, LinkReading, PromptReading, Reading
 from app.widgets.meter_panel import MeterPanel, origins_in_words, summary, three_short
+from app.widgets.meter_parts import outside
 from app.widgets.meter_strip import MeterStrip
 from app.widgets.palette import DARK, LIGHT, Palette
-from app.widgets.theme import Theme
+from app.widgets.theme import Theme, ui_font
 from engine.protocol import Link, Origin
 
 GB = 10**9
@@ -43,6 +45,45 @@ def test_the_panel_paints_links_in_their_colours(qtbot: QtBot, mode: str, palett
     assert painted != empty
     assert all(has_color(painted, color) for color in (palette.vram, palette.ram, palette.disk))
     assert not has_color(painted, palette.pcie), "a link of which nothing is known is left out"
+
+
+def test_figures_explain_themselves(qtbot: QtBot) -> None:
+    panel = MeterPanel(Theme("light"))
+    qtbot.addWidget(panel)
+    panel.resize(300, 620)
+    panel.set_reading(DECODING)
+    picture(panel)
+    tips = {panel.tip_at(QPointF(x, y)) for x in range(20, 280, 20) for y in range(0, 620, 5)} - {""}
+    assert len(tips) == 5, "two links and three times"
+    assert any("waited for a link" in tip for tip in tips)
+    assert panel.tip_at(QPointF(100, 40)) == ""
+
+
+def test_links_without_ceiling_or_traffic_are_left_out(qtbot: QtBot) -> None:
+    panel = MeterPanel(Theme("light"))
+    qtbot.addWidget(panel)
+    panel.resize(300, 620)
+    empty = picture(panel)
+    assert not any(has_color(empty, color) for color in (LIGHT.vram, LIGHT.pcie, LIGHT.ram, LIGHT.disk))
+
+
+def test_names_of_small_shares_stand_beside_the_bar(qtbot: QtBot) -> None:
+    font = ui_font(11)
+    assert outside({Link.RAM: 0.6, Link.DISK: 0.4}, 264, font) == {}
+    assert outside({Link.RAM: 0.97, Link.DISK: 0.03}, 264, font) == {Link.DISK: "Disk 3 %"}
+    assert outside({Link.VRAM: 0.996, Link.RAM: 0.003, Link.DISK: 0.001}, 264, font) == {
+        Link.RAM: "RAM <1 %", Link.DISK: "Disk <1 %",
+    }  # fmt: skip
+    panel = MeterPanel(Theme("light"))
+    qtbot.addWidget(panel)
+    panel.resize(300, 620)
+    pictures = []
+    for share in (0.03, 0.0):
+        panel.set_reading(Reading(found={Link.RAM: 1 - share, Link.DISK: share}))
+        image = picture(panel)
+        pictures.append(sum(image.pixelColor(x, y).name() == LIGHT.disk for x in range(230, 290) for y in range(300, 420)))
+    assert pictures[0] > 10
+    assert pictures[1] == 0
 
 
 def test_the_prompt_has_its_own_view(qtbot: QtBot) -> None:

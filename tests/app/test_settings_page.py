@@ -67,6 +67,32 @@ def test_numbers_are_stored_within_their_limits(qtbot: QtBot, page: SettingsPage
     assert services.settings.max_tokens == 77
 
 
+@pytest.mark.parametrize(
+    ("label", "typed", "stored"),
+    [
+        ("Temperature", "9.5", "2"),
+        ("Temperature", "-3", "0"),
+        ("Longest answer", "0", "1"),
+        ("Longest answer", "5,000,000", "1,048,576"),
+    ],
+)
+def test_a_number_out_of_range_becomes_the_nearest_bound(page: SettingsPage, label: str, typed: str, stored: str) -> None:
+    number = editor(page, label)
+    assert isinstance(number, QSpinBox | QDoubleSpinBox)
+    number.setFocus()
+    number.selectAll()
+    QTest.keyClicks(number, typed)
+    assert number.text() == typed, "what is typed stays to be seen until it is finished"
+    QTest.keyClick(number, Qt.Key.Key_Return)
+    assert number.text().removesuffix(".00") == stored
+
+
+def test_ranges_are_written_beside_the_numbers(page: SettingsPage) -> None:
+    texts = [label.text() for label in page.findChildren(QLabel)]
+    assert "0 always takes the likeliest token; higher is more varied. 0 to 2." in texts
+    assert editor(page, "Longest answer").accessibleDescription().endswith(" 1 to 1,048,576.")
+
+
 def test_text_that_does_not_fit_is_marked_and_not_stored(qtbot: QtBot, page: SettingsPage, services: Services) -> None:
     memory = editor(page, "Memory for experts")
     assert isinstance(memory, QLineEdit)

@@ -2,9 +2,9 @@
 
     QT_QPA_PLATFORM=offscreen python -m tests.e2e.screenshots OUT_DIR [NAME …]
 
-Writes chat-light, chat-dark, thought, streaming-light, streaming-dark, reading, died, failed, full-disk, notice, outdated,
-loading, empty, no-models, narrow (1024×600), small (760×480), long, and scale-200 (1280×800 at 200 %) as PNG; NAMEs
-pick some of them.
+Writes chat-light, chat-dark, thought, streaming-light, streaming-dark, elsewhere, reading, died, failed, full-disk, notice,
+outdated, loading, looking, empty, no-models, nothing-found, settings, narrow (1024×600), small (760×480), long, and
+scale-200 (1280×800 at 200 %) as PNG; NAMEs pick some of them.
 """
 
 import os
@@ -176,6 +176,31 @@ def _streaming(studio: Studio) -> None:
     studio.run_for(2.4)
 
 
+def _elsewhere(studio: Studio) -> None:
+    """One chat is being answered, another is open and one has just been deleted."""
+    _streaming(studio)
+    studio.page._open(studio.chats.chats()[3])
+    studio.page._list._delete()
+    studio.page._open(studio.chats.chats()[2])
+
+
+def _looking(studio: Studio) -> None:
+    studio.window.show()
+    studio.engine.start()
+
+
+def _nothing_found(studio: Studio) -> None:
+    studio.seed()
+    studio.start()
+    studio.page._search()
+    studio.page._list._search.setText("perpetuum mobile")
+
+
+def _settings(studio: Studio) -> None:
+    studio.start()
+    studio.window.show_page("settings")
+
+
 def _reading(studio: Studio) -> None:
     studio.start()
     studio.send("A long prompt. " * 2000)
@@ -249,13 +274,17 @@ _SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
     "thought": ("light", ("normal", "--rate", "80"), _thought),
     "streaming-light": ("light", ("normal", "--rate", "40"), _streaming),
     "streaming-dark": ("dark", ("normal", "--rate", "40"), _streaming),
+    "elsewhere": ("light", ("normal", "--rate", "40"), _elsewhere),
     "reading": ("light", ("normal",), _reading),
     "died": ("dark", ("crash", "--after", "60"), _died),
-    "failed": ("light", ("fail-load",), _failed),
+    "failed": ("light", ("fail-load", "--code", "plan.too_much"), _failed),
     "full-disk": ("light", ("normal",), _full_disk),
     "notice": ("light", ("normal", "--rate", "80", "--notice", NOTICE), _chat),
     "outdated": ("light", ("normal", "--rate", "80"), _outdated),
     "loading": ("light", ("slow",), _loading),
+    "looking": ("light", ("hang-start",), _looking),
+    "nothing-found": ("dark", ("normal",), _nothing_found),
+    "settings": ("light", ("normal",), _settings),
     "empty": ("dark", ("normal",), _empty),
     "no-models": ("light", ("no-models",), _no_models),
     "narrow": ("light", ("normal", "--rate", "80"), _narrow),

@@ -58,7 +58,7 @@ def _first_tensor(header: dict[str, dict[str, object]]) -> dict[str, object]:
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no folder": (lambda folder: folder.rename(folder.with_name("gone")), "no model folder"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json"),
-    "another folder": (lambda folder: [file.unlink() for file in folder.iterdir()], "no model folder"),
+    "another folder": (lambda folder: _empty(folder), "no model folder"),
     "config not JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
     "config a list": (lambda folder: (folder / "config.json").write_text("[]"), "config.json"),
     "no model_type": (lambda folder: _edit_json(folder / "config.json", model_type=None), "model_type"),
@@ -147,6 +147,11 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "tokenizer of another model": (lambda folder: _shrink_vocabulary(folder), "rows for 100"),
 }
+
+
+def _empty(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
 
 
 def _drop(folder: Path, is_dropped: Callable[[str], bool]) -> None:

@@ -218,8 +218,8 @@ def test_an_interrupted_build_leaves_nothing_and_starts_again(tmp_path: Path) ->
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path, 2, "slices", interrupt)
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "demo-slices-2.partial").mkdir()  # as a power cut leaves it
-    (tmp_path / "demo-slices-2.partial" / "model.safetensors").write_bytes(b"half")
+    (tmp_path / "demo-slices-2.999999999.partial").mkdir()  # as a power cut leaves it
+    (tmp_path / "demo-slices-2.999999999.partial" / "model.safetensors").write_bytes(b"half")
     path = build(tmp_path, 2, "slices")
     assert list(tmp_path.iterdir()) == [path]
 

@@ -23,7 +23,7 @@ _TINY: dict[str, Any] = {
 
 def _encode(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """[..., in] to blocks [..., in / 32, 16], scales [..., in / 32] and the values that they mean."""
-    grouped = matrix.unflatten(-1, (-1, 32))
+    grouped = matrix.reshape(*matrix.shape[:-1], -1, 32)
     exponent = torch.floor(torch.log2(grouped.abs().amax(-1).clamp(min=1e-20))) - 2
     scaled = grouped / torch.exp2(exponent)[..., None]
     codes = (scaled.abs()[..., None] - _VALUES).abs().argmin(-1)

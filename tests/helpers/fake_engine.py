@@ -3,6 +3,7 @@
 Standard library only and no import of `engine`, so that it starts in a few ms and cannot share the protocol's bugs.
 
     fake_engine.py [MODE] [--rate TOKENS/S] [--after N] [--tokens N] [--links vram,pcie,ram,disk] [--notice SENTENCE]
+                   [--code CODE]
 
 normal         streams a Markdown answer, honours Cancel
 slow           the same at 3 tokens/s, with a slow load
@@ -13,7 +14,7 @@ garbage        writes lines that are no messages among the good ones
 hang           never says another word after `Started`, and does not notice that stdin closed
 hang-start     never says hello
 wrong-version  says hello in another protocol version
-fail-load      answers every Load with Failed
+fail-load      answers every Load with Failed and CODE
 fail-generate  answers every Generate with Failed
 strict         refuses a conversation whose roles do not alternate, as most models' templates do
 no-models      knows no model
@@ -78,6 +79,7 @@ class FakeEngine:
         self.tokens: int = options.tokens
         self.links: list[str] = options.links.split(",")
         self.notice: str = options.notice
+        self.code: str = options.code
         self.random = random.Random(7)
         self.inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.waiting: list[dict[str, Any]] = []
@@ -130,7 +132,7 @@ class FakeEngine:
                 die()
         if self.mode == "fail-load":
             text = "gpt-oss-20b needs 14.2 GB of memory and 9.1 GB is free."
-            return self.send("Failed", request_id=request_id, code="plan.too_large", text=text, hint="Close other programs.")
+            return self.send("Failed", request_id=request_id, code=self.code, text=text, hint="Close other programs.")
         self.is_loaded = True
         plan = self.plan(request["model"], request.get("wishes") or {})
         return self.send("Loaded", request_id=request_id, plan=plan, notice=self.notice)
@@ -274,6 +276,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=0, help="length of an answer; 0 is the whole text once")
     parser.add_argument("--links", default="vram,pcie,ram,disk")
     parser.add_argument("--notice", default="", help="said of every loaded model")
+    parser.add_argument("--code", default="plan.too_large", help="of a load that fails")
     return FakeEngine(parser.parse_args()).run()
 
 

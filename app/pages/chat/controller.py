@@ -5,14 +5,15 @@ Knows no widget. An answer goes on being written and stored when another convers
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from app.backends.local import LocalEngine
+from app.backends.local import EngineState, LocalEngine
 from app.core.chats import AnswerStats, Chat, ChatStore, MessageState, NotSavedError, StoredMessage
 from app.core.figures import format_count
 from app.core.settings import Settings
+from app.core.shown_message import ENGINE_DIED
 from app.item_models.messages import MessagesModel
 from app.item_models.meter import MeterModel
 from app.pages.chat.conversation import conversation
@@ -21,7 +22,7 @@ from engine.protocol import Failed, Finished, Meter, Progress, Sampling, Started
 _STORE_MS = 250
 _STOP_MS = 8000  # one token of a model that streams from a slow disk may take seconds
 _TITLE_LENGTH = 60
-_INTERRUPTIONS = ("engine.died", "engine.stopped", "engine.restarted")
+_INTERRUPTIONS = (ENGINE_DIED, "engine.stopped", "engine.restarted")
 
 
 @dataclass(slots=True)
@@ -38,7 +39,6 @@ class _Answer:
     first_at: float = 0.0
     first_tokens: int = 0
     total_tokens: int = 0
-    is_unsaved_told: bool = False
 
     def stats(self, now: float) -> AnswerStats:
         """The figures so far, by the window's clock; the engine's own replace them at the end."""
@@ -47,13 +47,23 @@ class _Answer:
         return AnswerStats(self.total_tokens, rate, self.first_at - self.begun, "", self.model)
 
 
+@dataclass(frozen=True, slots=True)
+class _Final:
+    """How an answer ended."""
+
+    content: str
+    state: MessageState
+    stats: AnswerStats
+
+
 class ChatController(QObject):
     opened = Signal(object)  # Chat, or None for a new one
     chats_changed = Signal()  # titles, order or number
     answering_changed = Signal()
     context_changed = Signal()
     not_stopping = Signal()  # asked to stop, the engine goes on or hangs
-    not_saved = Signal(str)  # why the answer that is being written is not on disk; once per answer
+    not_saved = Signal(str)  # why the answer that is being written is not on disk; once until it is
+    saved_after_all = Signal()  # every answer is on disk again
 
     def __init__(
         self,
@@ -71,6 +81,8 @@ class ChatController(QObject):
         self._messages, self._meter = messages, meter
         self._clock = clock
         self._answer: _Answer | None = None
+        self._unsaved: dict[int, _Final] = {}  # by message: ended and not on disk, tried again until they are
+        self._is_unsaved_told = False
         self._context_used: dict[int, int] = {}  # tokens by chat, as far as this session knows
         self.chat: Chat | None = None
         self._store_timer = QTimer(self, interval=_STORE_MS)
@@ -83,6 +95,7 @@ class ChatController(QObject):
         engine.meter.connect(self._metered)
         engine.finished.connect(self._finished)
         engine.failed.connect(self._failed)
+        engine.state_changed.connect(self._engine_changed)
 
     # What the page asks
 
@@ -94,6 +107,11 @@ class ChatController(QObject):
     def is_answering_here(self) -> bool:
         """In the conversation that is open."""
         return self._answer is not None and self.chat is not None and self._answer.chat_id == self.chat.id
+
+    @property
+    def answered_chat(self) -> int | None:
+        """Id of the conversation in which an answer is being written."""
+        return self._answer.chat_id if self._answer is not None else None
 
     @property
     def context_used(self) -> int | None:
@@ -108,7 +126,7 @@ class ChatController(QObject):
     def open(self, chat: Chat) -> None:
         self._store()  # so that an answer that is being written is read as far as it has come
         self.chat = chat
-        self._messages.reset(self._chats.messages(chat.id))
+        self._messages.reset([self._as_known(message) for message in self._chats.messages(chat.id)])
         self.opened.emit(chat)
 
     def rename(self, chat_id: int, title: str) -> None:
@@ -123,8 +141,9 @@ class ChatController(QObject):
             self.new_chat()
         self.chats_changed.emit()
 
-    def undelete(self, chat_id: int) -> None:
-        self._chats.undelete(chat_id)
+    def undelete(self, chat: Chat) -> None:
+        self._chats.undelete(chat.id)
+        self.open(chat)
         self.chats_changed.emit()
 
     def send(self, text: str, model: str) -> None:
@@ -223,33 +242,55 @@ class ChatController(QObject):
         is_interruption = failed.code in _INTERRUPTIONS
         stats = answer.stats(self._clock()) if answer.content else AnswerStats(0, 0.0, 0.0, "", answer.model)
         if not is_interruption:
-            reason = f"{failed.text} {failed.hint}".strip()
-            stats = AnswerStats(stats.new_tokens, stats.tokens_per_second, stats.first_token_seconds, reason, answer.model)
+            stats = replace(stats, stop_reason=f"{failed.text} {failed.hint}".strip())
+        elif failed.code == ENGINE_DIED:
+            stats = replace(stats, stop_reason=ENGINE_DIED)
         self._end_answer(answer, MessageState.INTERRUPTED if is_interruption else MessageState.FAILED, stats)
 
     def _end_answer(self, answer: _Answer, state: MessageState, stats: AnswerStats) -> None:
-        self._store_timer.stop()
         self._patience.stop()
-        self._save(answer, state, stats)
+        self._unsaved[answer.message_id] = _Final("".join(answer.content), state, stats)
         if self.is_answering_here:
             self._messages.finish(state, stats)
         self._answer = None
+        self._store()
         self._meter.finish()
         self.answering_changed.emit()
 
-    def _store(self) -> None:
-        if self._answer is not None and self._answer.content:
-            self._save(self._answer)
+    # The disk: when it is full or locked nothing ends, the next tick tries again with all of it
 
-    def _save(self, answer: _Answer, state: MessageState | None = None, stats: AnswerStats | None = None) -> None:
-        """A full disk does not end the answer: the next call tries again with all of it."""
-        answer.content = ["".join(answer.content)]
+    def _store(self) -> None:
         try:
-            self._chats.update_message(answer.message_id, content=answer.content[0], state=state, stats=stats)
+            for message_id, final in tuple(self._unsaved.items()):
+                self._chats.update_message(message_id, content=final.content, state=final.state, stats=final.stats)
+                del self._unsaved[message_id]
+            if self._answer is not None and self._answer.content:
+                self._answer.content = ["".join(self._answer.content)]
+                self._chats.update_message(self._answer.message_id, content=self._answer.content[0])
         except NotSavedError as error:
-            if not answer.is_unsaved_told:
-                answer.is_unsaved_told = True
+            if not self._is_unsaved_told:
+                self._is_unsaved_told = True
                 self.not_saved.emit(str(error))
+            return
+        if self._answer is None:
+            self._store_timer.stop()
+        if self._is_unsaved_told:
+            self._is_unsaved_told = False
+            self.saved_after_all.emit()
+
+    def _engine_changed(self, state: EngineState) -> None:
+        """The engine is stopped when the window closes: the last moment at which an ended answer can be stored."""
+        if state is EngineState.STOPPED:
+            self._store()
+
+    def _as_known(self, message: StoredMessage) -> StoredMessage:
+        """What the store could not take is still here."""
+        final = self._unsaved.get(message.id)
+        if final is not None:
+            return replace(message, content=final.content, state=final.state, stats=final.stats)
+        if self._answer is not None and self._answer.message_id == message.id:
+            return replace(message, content="".join(self._answer.content))
+        return message
 
     def _count_context(self, answer: _Answer) -> None:
         self._context_used[answer.chat_id] = answer.prompt_tokens + answer.total_tokens

@@ -1,16 +1,30 @@
 """The column of conversations: new, search, rename, delete with a way back. Asks for changes, makes none itself."""
 
-from PySide6.QtCore import QModelIndex, QPoint, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QFocusEvent, QKeyEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QLineEdit, QListView, QMenu, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QPoint, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QColor, QFocusEvent, QKeyEvent, QPainter
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QListView,
+    QMenu,
+    QPushButton,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.core.chats import Chat
-from app.item_models.chat_list import ChatListModel
+from app.item_models.chat_list import ChatListModel, ChatListRole
 from app.pages.chat.model_card import ModelCard
 from app.widgets.theme import Theme
 
+_Index = QModelIndex | QPersistentModelIndex
 _WIDTH = 232
-_UNDO_MS = 10_000
+_UNDO_MS = 15_000
+_DOT, _DOT_ROOM = 7, 20  # px of the sign beside a chat that is being answered
 _SEARCH_MS = 150  # after the last key, so that a long history is not searched per letter
 
 
@@ -19,7 +33,8 @@ class ConversationList(QFrame):
     opened = Signal(object)  # Chat
     renamed = Signal(object, str)  # chat id (53 bits: too long for a C int), title
     deleted = Signal(object)  # Chat
-    undone = Signal(object)  # chat id
+    undone = Signal(object)  # Chat
+    rename_ended = Signal()  # by a key: the keyboard is free
 
     def __init__(self, model: ChatListModel, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -32,13 +47,16 @@ class ConversationList(QFrame):
         self._new.setIconSize(QSize(16, 16))
         self._new.setToolTip("New chat (Ctrl+N)")
         self._new.clicked.connect(self.new_wanted)
-        self._search = QLineEdit(self, placeholderText="Search chats", clearButtonEnabled=True)
+        self._search = _SearchField(self, placeholderText="Search chats", clearButtonEnabled=True)
+        self._search.setToolTip("Search chats (Ctrl+F or Ctrl+K)")
         self._search.setAccessibleName("Search chats")
         self._search_later = QTimer(self, interval=_SEARCH_MS, singleShot=True)
-        self._search_later.timeout.connect(lambda: self._model.set_search(self._search.text()))
+        self._search_later.timeout.connect(self._find)
+        self._search.returnPressed.connect(self._open_first)
         self._search.textChanged.connect(lambda: self._search_later.start())
         self._list = _Chats(self)
         self._list.setModel(model)
+        self._list.setItemDelegate(_ChatDelegate(theme, self._list))
         self._list.setAccessibleName("Chats")
         self._list.clicked.connect(self._open)
         self._list.activated.connect(self._open)
@@ -95,6 +113,11 @@ class ConversationList(QFrame):
         if not index.isValid():
             self._list.clearSelection()
 
+    @property
+    def has_keyboard(self) -> bool:
+        """The keyboard is on a chat of the list, which may be another one than the open."""
+        return self._list.hasFocus() and self._current() is not None
+
     def rename_current(self) -> None:
         chat = self._current()
         if chat is None:
@@ -103,6 +126,7 @@ class ConversationList(QFrame):
         edit = _TitleEdit(chat.title, self._list.viewport())
         edit.setGeometry(area)
         edit.renamed.connect(lambda title: self.renamed.emit(chat.id, title))
+        edit.ended.connect(self.rename_ended)
         edit.show()
         edit.setFocus()
 
@@ -110,6 +134,15 @@ class ConversationList(QFrame):
 
     def _current(self) -> Chat | None:
         return self._model.chat_at(self._list.currentIndex())
+
+    def _find(self) -> None:
+        self._search_later.stop()
+        self._model.set_search(self._search.text())
+
+    def _open_first(self) -> None:
+        self._find()
+        if self._search.text().strip() and (chat := self._model.first_chat) is not None:
+            self.opened.emit(chat)
 
     def _open(self, index: QModelIndex) -> None:
         chat = self._model.chat_at(index)
@@ -121,8 +154,8 @@ class ConversationList(QFrame):
             return
         self._list.setCurrentIndex(self._list.indexAt(where))
         menu = QMenu(self)
-        menu.addAction("Rename", self.rename_current)
-        menu.addAction("Delete", self._delete)
+        menu.addAction("Rename\tF2", self.rename_current)
+        menu.addAction("Delete\tDel", self._delete)
         menu.exec(self._list.viewport().mapToGlobal(where))
         menu.deleteLater()
 
@@ -141,7 +174,40 @@ class ConversationList(QFrame):
     def _take_back(self) -> None:
         self._undo.hide()
         if self._deleted is not None:
-            self.undone.emit(self._deleted.id)
+            self.undone.emit(self._deleted)
+
+
+class _SearchField(QLineEdit):
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape and self.text():
+            self.clear()
+        else:
+            super().keyPressEvent(event)
+
+
+class _ChatDelegate(QStyledItemDelegate):
+    """A dot at the right of the chat in which an answer is being written; its tooltip says so."""
+
+    def __init__(self, theme: Theme, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._theme = theme
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: _Index) -> None:
+        super().paint(painter, option, index)
+        if index.data(ChatListRole.IS_WRITING):
+            area = option.rect
+            painter.save()
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(QColor(self._theme.palette.accent))
+            painter.drawEllipse(QRectF(area.right() - 10 - _DOT, area.center().y() - _DOT / 2 + 1, _DOT, _DOT))
+            painter.restore()
+
+    def initStyleOption(self, option: QStyleOptionViewItem, index: _Index) -> None:
+        super().initStyleOption(option, index)
+        if index.data(ChatListRole.IS_WRITING):
+            room = option.rect.width() - 2 * _DOT_ROOM - 4
+            option.text = option.fontMetrics.elidedText(option.text, Qt.TextElideMode.ElideRight, room)
 
 
 class _Chats(QListView):
@@ -168,17 +234,18 @@ class _TitleEdit(QLineEdit):
     """Over the row: Enter or leaving takes the title, Esc gives up."""
 
     renamed = Signal(str)
+    ended = Signal()  # by Enter or Esc
 
     def __init__(self, title: str, parent: QWidget) -> None:
         super().__init__(title, parent)
         self._is_done = False
         self.setAccessibleName("Title")
         self.selectAll()
-        self.returnPressed.connect(lambda: self._finish(is_taken=True))
+        self.returnPressed.connect(lambda: self._end(is_taken=True))
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape:
-            self._finish(is_taken=False)
+            self._end(is_taken=False)
         else:
             super().keyPressEvent(event)
 
@@ -186,6 +253,10 @@ class _TitleEdit(QLineEdit):
         super().focusOutEvent(event)
         if event.reason() != Qt.FocusReason.PopupFocusReason:
             self._finish(is_taken=True)
+
+    def _end(self, *, is_taken: bool) -> None:
+        self._finish(is_taken=is_taken)
+        self.ended.emit()
 
     def _finish(self, *, is_taken: bool) -> None:
         if self._is_done:

@@ -1,6 +1,7 @@
 """Above the conversation: its title, the model with a menu of others, the switch of the meter. Asks for changes only."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
@@ -17,6 +18,7 @@ _LONGEST_CHIP = 22  # characters
 
 class ChatHeader(QFrame):
     model_chosen = Signal(str)
+    folder_wanted = Signal()  # a model from elsewhere
     models_wanted = Signal()  # the list is about to be shown
     reload_wanted = Signal()  # the current model once more
     list_toggled = Signal()
@@ -71,7 +73,12 @@ class ChatHeader(QFrame):
         self._chip.setToolTip(plain_tooltip(tip))
         self._chip.setAccessibleName(f"Model: {name or 'none'}")
 
+    def set_has_looked(self, has_looked: bool) -> None:
+        """Before, "No model" would be too early."""
+        self._chip.setVisible(has_looked)
+
     def set_models(self, models: Sequence[ModelEntry], current: str, folder: str, *, can_reload: bool) -> None:
+        """`current` is a name of the list, or a folder."""
         shown = (tuple(models), current, folder, can_reload)
         if shown == self._shown_models:
             return  # the list is asked for each time the menu opens, and must not be rebuilt under the pointer
@@ -82,11 +89,12 @@ class ChatHeader(QFrame):
         if models:
             self._menu.addSeparator()
         if current:
-            again = self._menu.addAction(f"Reload {current}".replace("&", "&&"), self.reload_wanted.emit)
+            again = self._menu.addAction(f"Reload {Path(current).name}".replace("&", "&&"), self.reload_wanted.emit)
             again.setEnabled(can_reload)
             again.setToolTip("Load it again, with the settings of now")
         note = self._menu.addAction(f"Models are kept in {folder}" if folder else "Waiting for the engine")
         note.setEnabled(False)
+        self._menu.addAction("Open a model folder…", self.folder_wanted.emit)
 
     def _add_model(self, model: ModelEntry, current: str) -> None:
         text = f"{model.name}: {model.problem}" if model.problem else f"{model.name}\t{format_bytes(model.bytes)}"

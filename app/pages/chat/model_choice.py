@@ -3,20 +3,24 @@
 Knows no widget and no conversation.
 """
 
+from pathlib import Path
+
 from PySide6.QtCore import QObject, Signal
 
 from app.backends.local import EngineState, LocalEngine
-from app.core.problem import Problem
+from app.core.problem import Action, Problem
 from app.core.settings import Settings
 from engine.protocol import Failed, Hello, Loaded, ModelEntry, Models, Plan, Progress, Wishes
 
 _WISHES = ("expert_ram", "context")  # settings that a model is planned for
+_OF_SETTINGS = ("plan.context", "plan.too_much", "plan.below_floor")  # the same model loads with other settings
 _OWN_DOING = ("engine.superseded", "engine.restarted", "engine.stopped")  # asked for by the person: no problem to show
 
 
 class ModelChoice(QObject):
     changed = Signal()
     problem = Signal(object)  # Problem
+    settings_wanted = Signal()
     load_begun = Signal()  # what was said about the model before is over
     notice = Signal(str)  # a sentence about the model that has been loaded
 
@@ -32,7 +36,7 @@ class ModelChoice(QObject):
         self.loading = ""  # name
         self.progress: Progress | None = None
         self.plan: Plan | None = None  # of the loaded model
-        self.name = ""  # of the model that is loaded, on its way or lost with the engine
+        self.name = ""  # of the model that is loaded, on its way or lost with the engine; or its folder
         engine.hello.connect(self._greeted)
         engine.models.connect(self._listed)
         engine.progress.connect(self._progressed)
@@ -47,6 +51,11 @@ class ModelChoice(QObject):
     @property
     def loadable(self) -> tuple[ModelEntry, ...]:
         return tuple(model for model in self.models or () if not model.problem)
+
+    @property
+    def title(self) -> str:
+        """The name as it is shown."""
+        return _title(self.name)
 
     @property
     def can_reload(self) -> bool:
@@ -66,10 +75,15 @@ class ModelChoice(QObject):
         if not is_there or self._wishes != self._wanted():
             self.load(name)
 
+    def open_folder(self, folder: str) -> None:
+        """A model that need not be in the list."""
+        listed = (model.name for model in self.loadable if Path(model.path) == Path(folder))
+        self.choose(next(listed, str(Path(folder))))
+
     def load(self, name: str) -> None:
         self._has_chosen = True
         self._settings.loading_model = name
-        self.name, self.loading, self.progress, self.plan = name, name, None, None
+        self.name, self.loading, self.progress, self.plan = name, _title(name), None, None
         self._wishes = self._wanted()
         self._load_id = 0  # the load that this one supersedes fails at once and says nothing of this one
         self._load_id = self._engine.load(name, self._wishes)
@@ -97,7 +111,7 @@ class ModelChoice(QObject):
 
     def _listed(self, models: Models) -> None:
         self.models, self.folder = models.models, models.folder
-        if not self._has_chosen and self.loadable:
+        if not self._has_chosen and (self.loadable or _is_folder(self._settings.model)):
             self._choose()
         self.changed.emit()
 
@@ -106,11 +120,12 @@ class ModelChoice(QObject):
         names = [model.name for model in self.loadable]
         suspect = self._settings.loading_model
         if suspect:
-            actions = (("Load anyway", lambda: self.load(suspect)),) if suspect in names else ()
-            sentence = f"The last session ended while loading {suspect}, so it was not loaded again."
+            actions = (("Load anyway", lambda: self.load(suspect)),) if suspect in names or _is_folder(suspect) else ()
+            sentence = f"The last session ended while loading {_title(suspect)}, so it was not loaded again."
             self.problem.emit(Problem(sentence, "", actions, is_of_engine=True))
         else:
-            self.load(self._settings.model if self._settings.model in names else names[0])
+            last = self._settings.model
+            self.load(last if last in names or _is_folder(last) else names[0])
 
     def _progressed(self, progress: Progress) -> None:
         if progress.request_id == self._load_id:
@@ -135,8 +150,11 @@ class ModelChoice(QObject):
             self._settings.loading_model = ""
             name, self.name = self.name, ""
             if failed.code not in _OWN_DOING:
-                sentence = f"{name} was not loaded. {failed.text} {failed.hint}".strip()
-                self.problem.emit(Problem(sentence, "", (("Try again", lambda: self.load(name)),), is_of_engine=True))
+                sentence = f"{_title(name)} was not loaded. {failed.text} {failed.hint}".strip()
+                actions: list[Action] = [("Try again", lambda: self.load(name))]
+                if failed.code in _OF_SETTINGS:
+                    actions.append(("Open settings", self.settings_wanted.emit))
+                self.problem.emit(Problem(sentence, "", tuple(actions), is_of_engine=True))
         self.changed.emit()
 
     def _died(self, cause: str, detail: str) -> None:
@@ -146,3 +164,12 @@ class ModelChoice(QObject):
 
     def _state_changed(self, state: EngineState) -> None:
         self.changed.emit()
+
+
+def _is_folder(name: str) -> bool:
+    """A model chosen by its folder, which is still there."""
+    return Path(name).is_absolute() and Path(name).is_dir()
+
+
+def _title(name: str) -> str:
+    return Path(name).name if Path(name).is_absolute() else name

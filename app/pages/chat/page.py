@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QStackedLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFileDialog, QFrame, QHBoxLayout, QScrollArea, QStackedLayout, QVBoxLayout, QWidget
 
 from app.core.chats import Chat, NotSavedError
 from app.core.problem import Problem
@@ -17,7 +17,7 @@ from app.pages.chat.header import ChatHeader
 from app.pages.chat.loading_bar import LoadingBar
 from app.pages.chat.model_choice import ModelChoice
 from app.pages.chat.placeholder import Placeholder
-from app.pages.chat.status import card_state, placeholder_words, why_not_send
+from app.pages.chat.status import card_state, is_looking, placeholder_words, short_title, why_not_send
 from app.pages.services import Services
 from app.widgets.composer import Composer
 from app.widgets.error_banner import ErrorBanner
@@ -30,11 +30,24 @@ _LIST_FROM, _PANEL_FROM = 1000 - _RAIL, 760  # page widths from which there is r
 _COLUMN = 860
 
 
+_UNSAVED = "The answer could not be saved"
+
+
+def _ask_folder(parent: QWidget) -> str:
+    """A folder, or "" when none was chosen."""
+    return QFileDialog.getExistingDirectory(parent, "Open a model folder")
+
+
 class ChatPage(QWidget):
-    def __init__(self, services: Services, parent: QWidget | None = None) -> None:
+    page_wanted = Signal(str)  # key of another page
+
+    def __init__(
+        self, services: Services, parent: QWidget | None = None, *, ask_folder: Callable[[QWidget], str] = _ask_folder
+    ) -> None:
         super().__init__(parent)
         self.setProperty("kind", "page")
         self._services = services
+        self._ask_folder = ask_folder
         theme, engine = services.theme, services.engine
         self._messages = MessagesModel(self)
         self._meter = MeterModel(self)
@@ -52,6 +65,8 @@ class ChatPage(QWidget):
         self._strip = MeterStrip(theme, self)
         self._composer = Composer(theme, self)
         self._panel = MeterPanel(theme)
+        self._drafts: dict[int | None, str] = {}  # what is not sent yet, by chat; None is the new one
+        self._draft_of: int | None = None  # the chat whose draft is in the composer
         self._is_list_wanted: bool | None = None  # while narrow: None follows the width
         self._lay_out()
         self._connect()
@@ -108,10 +123,16 @@ class ChatPage(QWidget):
         self._list.opened.connect(self._open)
         self._list.renamed.connect(lambda number, title: self._saved("The title", lambda: self._chat.rename(number, title)))
         self._list.deleted.connect(lambda chat: self._saved("That", lambda: self._chat.delete(chat.id)))
-        self._list.undone.connect(lambda number: self._saved("That", lambda: self._chat.undelete(number)))
+        self._list.undone.connect(self._undelete)
+        self._list.rename_ended.connect(self._composer.focus)
+        for banner in (self._banner, self._notice):
+            banner.closed.connect(self._composer.focus)
+        for signal in (self._header.model_chosen, self._header.reload_wanted, self._list.card.acted):
+            signal.connect(self._composer.focus)
         self._header.model_chosen.connect(self._choice.choose)
         self._header.reload_wanted.connect(self._choice.restart)
         self._list.card.acted.connect(self._choice.restart)
+        self._header.folder_wanted.connect(self._open_folder)
         self._header.models_wanted.connect(self._choice.look_again)
         self._header.list_toggled.connect(self._toggle_list)
         self._header.meter_toggled.connect(self._set_meter_visible)
@@ -121,6 +142,7 @@ class ChatPage(QWidget):
         self._view.regenerate_requested.connect(self._regenerate)
         self._choice.changed.connect(self._show_state)
         self._choice.problem.connect(self._show_problem)
+        self._choice.settings_wanted.connect(lambda: self.page_wanted.emit("settings"))
         self._choice.load_begun.connect(self._forget_model)
         self._choice.notice.connect(self._notice.show_problem)
         self._chat.opened.connect(self._show_chat)
@@ -132,7 +154,8 @@ class ChatPage(QWidget):
         self._messages.rowsInserted.connect(self._show_middle)
         self._messages.modelReset.connect(self._show_middle)
         self._chat.not_stopping.connect(self._offer_restart)
-        self._chat.not_saved.connect(lambda why: self._show_problem(Problem(f"The answer could not be saved: {why}.")))
+        self._chat.not_saved.connect(self._show_unsaved)
+        self._chat.saved_after_all.connect(self._forget_unsaved)
         self._services.theme.changed.connect(self._show_state)
         self._services.theme.changed.connect(self._draw_edge)
 
@@ -145,7 +168,8 @@ class ChatPage(QWidget):
             "F2": self._rename,
         }
         for key, act in keys.items():
-            shortcut = QShortcut(QKeySequence(key), self, context=Qt.ShortcutContext.WidgetWithChildrenShortcut)
+            # Wherever in the window the keyboard is; not while another page is shown.
+            shortcut = QShortcut(QKeySequence(key), self, context=Qt.ShortcutContext.WindowShortcut)
             shortcut.activated.connect(act)
 
     # What the person does
@@ -162,13 +186,26 @@ class ChatPage(QWidget):
             self._arrange()
         self._composer.focus()
 
+    def _open_folder(self) -> None:
+        if folder := self._ask_folder(self):
+            self._choice.open_folder(folder)
+        self._composer.focus()
+
     def _send(self, text: str) -> None:
-        if self._saved("The message", lambda: self._chat.send(text, self._choice.name), "It is still in the field."):
+        before = self._draft_of
+        if self._saved("The message", lambda: self._chat.send(text, self._choice.title), "It is still in the field."):
             self._composer.clear()
+            self._drafts.pop(before, None)  # a new chat has got its number, and what was sent is no draft
             self._view.scroll_to_end()
+        self._composer.focus()
 
     def _regenerate(self, message_id: int) -> None:
-        self._saved("Another answer", lambda: self._chat.regenerate(message_id, self._choice.name))
+        self._saved("Another answer", lambda: self._chat.regenerate(message_id, self._choice.title))
+        self._composer.focus()
+
+    def _undelete(self, chat: Chat) -> None:
+        self._saved("That", lambda: self._chat.undelete(chat))
+        self._composer.focus()
 
     def _saved(self, what: str, act: Callable[[], None], comfort: str = "") -> bool:
         """Whether `act` reached the disk; if not, the banner says so."""
@@ -187,7 +224,8 @@ class ChatPage(QWidget):
     def _rename(self) -> None:
         self._is_list_wanted = True
         self._arrange()
-        self._list.select(self._chat.chat)
+        if not self._list.has_keyboard:
+            self._list.select(self._chat.chat)
         self._list.rename_current()
 
     def _toggle_list(self) -> None:
@@ -199,7 +237,7 @@ class ChatPage(QWidget):
         self._arrange()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() == Qt.Key.Key_Escape and self._chat.is_answering_here:
+        if event.key() == Qt.Key.Key_Escape and self._chat.is_answering:
             self._chat.stop()
         else:
             super().keyPressEvent(event)
@@ -207,9 +245,16 @@ class ChatPage(QWidget):
     # What is shown
 
     def _show_chat(self, chat: Chat | None) -> None:
+        self._change_draft(chat.id if chat is not None else None)
         self._header.set_title(chat.title if chat is not None else "New chat")
         self._refresh_list()
         self._show_state()
+
+    def _change_draft(self, chat_id: int | None) -> None:
+        if chat_id == self._draft_of:
+            return
+        self._drafts[self._draft_of], self._draft_of = self._composer.text, chat_id
+        self._composer.set_text(self._drafts.pop(chat_id, ""))
 
     def _refresh_list(self) -> None:
         self._chats.refresh()
@@ -221,19 +266,31 @@ class ChatPage(QWidget):
 
     def _show_state(self) -> None:
         choice, state = self._choice, self._services.engine.state
+        has_looked = not is_looking(state, choice)
+        self._list.card.setVisible(has_looked)
         self._list.card.show_state(card_state(state, choice))
-        self._header.set_model(choice.name, is_loading=bool(choice.loading))
+        self._header.set_has_looked(has_looked)
+        self._header.set_model(choice.title, is_loading=bool(choice.loading))
         self._header.set_models(choice.models or (), choice.name, choice.folder, can_reload=choice.can_reload)
         self._loading.setVisible(bool(choice.loading))
         self._loading.show_progress(choice.loading, choice.progress)
-        is_elsewhere = self._chat.is_answering and not self._chat.is_answering_here
-        self._composer.set_model(choice.name)
-        self._composer.set_blocked(why_not_send(state, choice, is_answering_elsewhere=is_elsewhere))
-        self._composer.set_generating(self._chat.is_answering_here)
+        elsewhere = self._answering_elsewhere()
+        self._chats.set_writing(self._chat.answered_chat)
+        self._composer.set_model(choice.title)
+        self._composer.set_blocked(why_not_send(state, choice, answering_elsewhere=elsewhere))
+        self._composer.set_generating(self._chat.is_answering, short_title(elsewhere) if elsewhere else "")
         self._view.set_can_regenerate(choice.plan is not None and not self._chat.is_answering)
         self._placeholder.show_text(**placeholder_words(state, choice))
         self._show_context()
         self._show_middle()
+
+    def _answering_elsewhere(self) -> str:
+        """Title of the chat that is being answered while another is open."""
+        if not self._chat.is_answering or self._chat.is_answering_here:
+            return ""
+        return next(
+            (chat.title for chat in self._services.chats.chats() if chat.id == self._chat.answered_chat), "A deleted chat"
+        )
 
     def _show_context(self) -> None:
         self._composer.set_context(self._chat.context_used, self._choice.plan.context if self._choice.plan else 0)
@@ -253,6 +310,13 @@ class ChatPage(QWidget):
     def _show_problem(self, problem: Problem) -> None:
         self._problem = problem
         self._banner.show_problem(problem.sentence, problem.detail, problem.actions)
+
+    def _show_unsaved(self, why: str) -> None:
+        self._show_problem(Problem(f"{_UNSAVED}: {why}."))
+
+    def _forget_unsaved(self) -> None:
+        if self._problem is not None and self._problem.sentence.startswith(_UNSAVED):
+            self._banner.hide()
 
     def _forget_model(self) -> None:
         self._notice.hide()

@@ -11,8 +11,22 @@ _ENGINE_WORDS = {
 }
 
 
+_LOOKING = "Looking for models…"
+_LONGEST_TITLE = 32  # characters, so that it fits beside the button
+
+
+def is_looking(state: EngineState, choice: ModelChoice) -> bool:
+    """The engine has not told yet which models there are: nothing is known to be missing."""
+    return choice.models is None and state is not EngineState.DEAD and not choice.name
+
+
+def short_title(title: str) -> str:
+    """“A title”, not longer than the composer has room for."""
+    return f"“{title if len(title) <= _LONGEST_TITLE else title[: _LONGEST_TITLE - 1].rstrip() + '…'}”"
+
+
 def card_state(state: EngineState, choice: ModelChoice) -> CardState:
-    name = choice.name or "No model"
+    name = choice.title or "No model"
     if state is EngineState.DEAD:
         return CardState(name, _ENGINE_WORDS[state], "bad", "Restart")
     if state in _ENGINE_WORDS:
@@ -28,21 +42,25 @@ def card_state(state: EngineState, choice: ModelChoice) -> CardState:
     return CardState(name, "No models yet" if choice.models == () else "Choose a model above the chat", "off")
 
 
-def why_not_send(state: EngineState, choice: ModelChoice, *, is_answering_elsewhere: bool) -> str:
-    """A few words for the composer; "" when a message can be sent."""
+def why_not_send(state: EngineState, choice: ModelChoice, *, answering_elsewhere: str) -> str:
+    """A few words for the composer; "" when a message can be sent. `answering_elsewhere` is the title of another chat."""
+    if is_looking(state, choice):
+        return _LOOKING
     if state in _ENGINE_WORDS:
         return _ENGINE_WORDS[state]
     if choice.loading:
         return "You can send when the model is loaded"
     if choice.plan is None:
         return "There is no model yet" if choice.models == () else "Choose a model first"
-    if is_answering_elsewhere:
-        return "Another chat is being answered"
+    if answering_elsewhere:
+        return f"{short_title(answering_elsewhere)} is being answered"
     return ""
 
 
 def placeholder_words(state: EngineState, choice: ModelChoice) -> dict[str, str]:
     """For `Placeholder.show_text`."""
+    if is_looking(state, choice):
+        return {"title": _LOOKING}
     if choice.models == ():
         return {
             "title": "No models yet",

@@ -79,13 +79,13 @@ class SettingsPage(QWidget):
         editor = make_editor(setting, self._services.settings.get(setting.key), store)
         editor.setFixedWidth(_EDITOR_PX)
         editor.setAccessibleName(setting.label)
-        editor.setAccessibleDescription(setting.description)
+        editor.setAccessibleDescription(help_text(setting))
         name = _label(setting.label)
         name.setBuddy(editor)
         words = QVBoxLayout()
         words.setSpacing(2)
         words.addWidget(name)
-        words.addWidget(_label(setting.description, "muted"))
+        words.addWidget(_label(help_text(setting), "muted"))
         words.addWidget(problem)
         row = QHBoxLayout()
         row.setContentsMargins(0, 6, 0, 6)
@@ -93,6 +93,14 @@ class SettingsPage(QWidget):
         row.addLayout(words, 1)
         row.addWidget(editor, 0, Qt.AlignmentFlag.AlignVCenter)
         return row
+
+
+def help_text(setting: Setting[Any]) -> str:
+    """What it is for, and the numbers that it takes."""
+    if setting.between is None:
+        return setting.description
+    low, high = (f"{bound:,}".removesuffix(".0") for bound in setting.between)
+    return f"{setting.description} {low} to {high}."
 
 
 def _label(text: str, kind: str = "", *, is_selectable: bool = False) -> QLabel:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtGui import QValidator
 from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QLineEdit, QSpinBox, QWidget
 
 from app.core.settings import Setting
 
+_Verdict = tuple[QValidator.State, str, int]  # with the text and the position of the cursor
 Store = Callable[[Any], bool]  # keeps a value, or says no when it does not fit
 
 
@@ -35,7 +37,7 @@ def _switch(setting: Setting[Any], value: Any, store: Store) -> QWidget:
 
 
 def _whole_number(setting: Setting[Any], value: Any, store: Store) -> QWidget:
-    editor = QSpinBox()
+    editor = _WholeNumber()
     editor.setRange(*(setting.between or (-(2**31), 2**31 - 1)))
     editor.setGroupSeparatorShown(True)
     editor.setValue(value)
@@ -44,11 +46,40 @@ def _whole_number(setting: Setting[Any], value: Any, store: Store) -> QWidget:
 
 
 def _number(setting: Setting[Any], value: Any, store: Store) -> QWidget:
-    editor = QDoubleSpinBox(decimals=2, singleStep=0.05)
+    editor = _Number(decimals=2, singleStep=0.05)
     editor.setRange(*(setting.between or (-1e9, 1e9)))
     editor.setValue(value)
     _finish_number(editor, lambda: store(round(editor.value(), 2)))
     return editor
+
+
+class _WholeNumber(QSpinBox):
+    """Out of range can be written, and becomes the nearest bound when the field is left; Qt alone swallows the digits."""
+
+    def validate(self, text: str, position: int) -> _Verdict:
+        return _tolerant(super().validate(text, position), self.locale().toLongLong(text)[1])
+
+    def fixup(self, text: str) -> str:
+        number, is_number = self.locale().toLongLong(text)
+        return self.textFromValue(min(max(number, self.minimum()), self.maximum())) if is_number else text
+
+
+class _Number(QDoubleSpinBox):
+    """The same for numbers with a fraction."""
+
+    def validate(self, text: str, position: int) -> _Verdict:
+        return _tolerant(super().validate(text, position), self.locale().toDouble(text)[1])
+
+    def fixup(self, text: str) -> str:
+        number, is_number = self.locale().toDouble(text)
+        return self.textFromValue(min(max(number, self.minimum()), self.maximum())) if is_number else text
+
+
+def _tolerant(verdict: _Verdict, is_number: bool) -> _Verdict:
+    """A validator's verdict with a number that it refuses as one that is not finished."""
+    state, text, position = verdict
+    is_refused = state is QValidator.State.Invalid and is_number
+    return (QValidator.State.Intermediate, text, position) if is_refused else verdict
 
 
 def _finish_number(editor: QSpinBox | QDoubleSpinBox, finished: Callable[[], object]) -> None:

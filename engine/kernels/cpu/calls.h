@@ -15,8 +15,8 @@ int linear(stoker_pool& p, const float* x, int64_t tokens, const stoker_matrix& 
 int moe(stoker_pool& p, const stoker_moe_call& call);
 int attention(stoker_pool& p, const stoker_attention_call& call);
 
-// Rows of a matrix that one task takes: about `kTaskBytes`, in whole tiles.
-int64_t task_rows(const stoker_matrix& matrix, int64_t multiple);
+// Rows that one task takes, in whole tiles, of a matrix that the call has `matrices` of.
+int64_t task_rows(const stoker_matrix& matrix, int64_t multiple, int64_t matrices, int64_t tokens, int threads);
 
 // Adds rows begin to end of the bias to results of `tokens` tokens.
 void add_bias(const Rows& job, int64_t begin, int64_t end);

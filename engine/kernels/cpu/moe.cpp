@@ -66,9 +66,9 @@ class Layer {
       mid_stride_ = operand_bytes(mid_, c_.intermediate);
       if (in_ != Operand::kF32) in_at_ = layout.take(c_.tokens * in_stride_);
       mid_at_ = layout.take(slots * mid_stride_);
-      step_up_ = task_rows(any().up, 32);
-      step_down_ = task_rows(any().down, 32);
       const int64_t experts = std::min(slots, c_.num_experts);
+      step_up_ = task_rows(any().up, 32, experts, c_.tokens, pool_.threads());
+      step_down_ = task_rows(any().down, 32, experts, c_.tokens, pool_.threads());
       pieces_at_ = layout.take(experts * std::max(blocks_of(c_.intermediate, step_up_), blocks_of(c_.hidden, step_down_)) *
                                int64_t(sizeof(Piece)));
       tile_at_ = align64(std::max(tier_.scratch_bytes(any().up), tier_.scratch_bytes(any().down)));

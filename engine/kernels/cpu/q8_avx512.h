@@ -154,8 +154,15 @@ void q8_few(const Rows& job, int64_t begin, int64_t end, char* scratch) {
   const int64_t units = m.cols / Unit;
   float* scales = reinterpret_cast<float*>(scratch);
   uint8_t* lifts = reinterpret_cast<uint8_t*>(scales + kSpread * units + 64);
+  const auto prefetch_scales = [&](int64_t row) {  // their lines lie apart from the codes and come too late by themselves
+    const char* at = static_cast<const char*>(m.scales) + row / m.block_rows * m.scale_row_stride;
+    const int64_t bytes = (end - row < kSpread ? end - row : kSpread) * m.scale_row_stride;
+    for (int64_t offset = 0; offset < bytes; offset += 64) prefetch(at + offset);
+  };
+  prefetch_scales(begin);
   for (int64_t first = begin; first < end; first += kSpread) {
     const int64_t last = end - first < kSpread ? end : first + kSpread;
+    if (last < end) prefetch_scales(last);
     spread_rows(m, first, last - first, scales);
     memset(scales + (last - first) * units, 0, 8 * 4);  // what the last row's partial block reads beyond its end
     if constexpr (Zeroed)
