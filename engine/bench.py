@@ -24,62 +24,69 @@ _TOP_K = 8  # experts in one call, as a token's are
 
 
 def measure(experts: ExpertMap, form: ExpertFormat, math: ExpertMath, reader: DiskReader, kernels: Kernels) -> Rates:
-    """Rates of RAM, disk and the expert kernels, a quarter of a second each."""
-    read, disk_gbps = _read_experts(experts, reader)
+    """Rates of RAM, disk and the expert kernels, about a quarter of a second each."""
+    memory, drawn, disk_gbps = _read_experts(experts, reader)
     return Rates(
-        compute_gbps=_compute_gbps(experts, form, math, read, kernels),
+        compute_gbps=_compute_gbps(experts, form, math, memory, drawn, kernels),
         layer_seconds=_layer_seconds(),
-        ceilings={Link.RAM: _ram_gbps(kernels), Link.DISK: disk_gbps},
+        ceilings={Link.RAM: _ram_gbps(memory, kernels), Link.DISK: disk_gbps},
     )
 
 
-def _read_experts(experts: ExpertMap, reader: DiskReader) -> tuple[memoryview, float]:
-    """Random experts into a few buffers, several in flight. Returns expert 0 of the first layer for the next measurement."""
-    stride = slot_stride(experts)
-    memory = aligned_memory(stride * _IN_FLIGHT)
-    buffers = [memory[index * stride : (index + 1) * stride] for index in range(_IN_FLIGHT)]
+def _read_experts(experts: ExpertMap, reader: DiskReader) -> tuple[torch.Tensor, list[tuple[int, int]], float]:
+    """Random experts, several in flight, into more memory than the caches hold: uint8 [slots, stride], (layer, expert) by slot,
+    and GB/s. All of it is read at least once: equal pages may be one page to the machine's host, and look faster than RAM."""
+    stride, draw = slot_stride(experts), random.Random(0)
+    count = max(_TOP_K, _CACHE_BYTES // stride)
+    memory = aligned_memory(count * stride)
+    drawn = [(layer, draw.randrange(experts.num_experts)) for layer in draw.choices(experts.layers, k=count)]
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    draw = random.Random(0)
+    begun, started, moved = time.perf_counter(), 0, 0
 
-    def submit(buffer: int) -> None:
-        expert = draw.choice(draw.choice(list(experts.ranges.values())))
-        reader.submit(expert.runs, run_bases(expert), buffers[buffer], buffer, done)
+    def submit() -> bool:
+        nonlocal started
+        if started >= count and time.perf_counter() - begun >= _SECONDS:
+            return False
+        slot = started % count
+        layer, expert = drawn[slot]
+        where = experts.ranges[layer][expert]
+        reader.submit(where.runs, run_bases(where), memory[slot * stride : (slot + 1) * stride], None, done)
+        started += 1
+        return True
 
-    begun, count = time.perf_counter(), 0
-    for buffer in range(_IN_FLIGHT):
-        submit(buffer)
-    in_flight = _IN_FLIGHT
+    in_flight = sum(submit() for _ in range(min(_IN_FLIGHT, count)))
     while in_flight:
-        buffer, _, error = done.get()
+        _, nbytes, error = done.get()
         in_flight -= 1
         if error is not None:
             raise error
-        count += 1
-        if time.perf_counter() - begun < _SECONDS:
-            submit(buffer)
-            in_flight += 1
-    gbps = count * experts.expert_bytes / (time.perf_counter() - begun) / 1e9
-    reader.read(experts.sample.runs, run_bases(experts.sample), buffers[0])
-    return buffers[0], gbps
+        moved += nbytes
+        in_flight += submit()
+    gbps = moved / (time.perf_counter() - begun) / 1e9
+    return torch.frombuffer(memory, dtype=torch.uint8).view(count, stride), drawn, gbps
 
 
-def _compute_gbps(experts: ExpertMap, form: ExpertFormat, math: ExpertMath, read: memoryview, kernels: Kernels) -> float:
-    """Weight bytes per second through one token's experts, over more memory than the caches hold."""
-    stride = len(read)
-    copies = max(_TOP_K, _CACHE_BYTES // stride)
-    memory = torch.frombuffer(aligned_memory(copies * stride), dtype=torch.uint8)
-    small = {ref.name: torch.zeros(ref.nbytes, dtype=torch.uint8) for _, _, ref in experts.sample.small}
-    for name in small:
-        small[name][:] = 0x3F  # some positive number in every type of scale
-    binder, table = ExpertBinder(experts, form, small), ExpertTable(copies)
-    for copy in range(copies):
-        slot = memory[copy * stride : (copy + 1) * stride]
-        slot[:] = torch.frombuffer(read, dtype=torch.uint8)
-        table.set(copy, *binder.bind(experts.layers[0], 0, slot))
+def _compute_gbps(
+    experts: ExpertMap,
+    form: ExpertFormat,
+    math: ExpertMath,
+    memory: torch.Tensor,
+    drawn: list[tuple[int, int]],
+    kernels: Kernels,
+) -> float:
+    """Weight bytes per second through the experts of one token after the other."""
+    small = {ref.name: ref for layer, expert in drawn for _, _, ref in experts.ranges[layer][expert].small}
+    # Some positive number in every type of scale: what they are is not measured.
+    binder = ExpertBinder(
+        experts, form, {name: torch.full((ref.nbytes,), 0x3F, dtype=torch.uint8) for name, ref in small.items()}
+    )
+    table = ExpertTable(len(drawn))
+    for slot, (layer, expert) in enumerate(drawn):
+        table.set(slot, *binder.bind(layer, expert, memory[slot]))
     x, weights = torch.randn(1, form.shapes[0][1]), torch.ones(1, _TOP_K)
     begun, count = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - begun) < _SECONDS:
-        slots = torch.arange(count, count + _TOP_K, dtype=torch.int32)[None] % copies
+        slots = torch.arange(count, count + _TOP_K, dtype=torch.int32)[None] % len(drawn)
         kernels.moe(table, x, slots, None, weights, activation=math.activation, alpha=math.alpha, limit=math.limit)
         count += _TOP_K
     return count * experts.expert_bytes / elapsed / 1e9
@@ -96,9 +103,8 @@ def _layer_seconds() -> float:
     return elapsed / count
 
 
-def _ram_gbps(kernels: Kernels) -> float:
+def _ram_gbps(memory: torch.Tensor, kernels: Kernels) -> float:
     """Read ceiling of DRAM with all threads: the best pass, since any disturbance only lowers it."""
-    memory = torch.zeros(_CACHE_BYTES, dtype=torch.uint8)
     best, begun = float("inf"), time.perf_counter()
     while time.perf_counter() - begun < _SECONDS:
         entered = time.perf_counter()

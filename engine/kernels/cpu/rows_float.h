@@ -139,7 +139,7 @@ using StepE4m3One = StepE4m3;  // for a single token
 
 template <class S>
 void float_rows(const Rows& job, int64_t begin, int64_t end) {
-  if (job.tokens == 1) dot_matrix<S, 4, 1>(job, begin, end);
+  if (job.tokens == 1) dot_matrix<S, 2, 1>(job, begin, end);
   else dot_matrix<S, kTileRows, kTileTokens>(job, begin, end);
 }
 
