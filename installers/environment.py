@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from installers.console import Stage
+from installers.lock import pins
 from installers.pip_run import pip_install
 from installers.problems import DiskFullError, NotFoundError, SetupError, no_venv, not_writable, too_little_space
 from installers.processes import captured
@@ -34,7 +35,8 @@ _PTH = "import os, sys; sys.path.append(os.path.dirname(sys.prefix))\n"
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a finished environment holds. `lock` and `test_lock` are SHA-256; `test_lock` is empty without the test packages."""
+    """What a finished environment holds. `lock` and `test_lock` are SHA-256 of the lock's sections for running and for testing;
+    `test_lock` is empty without the test packages."""
 
     python: str
     lock: str
@@ -51,6 +53,7 @@ class Environment:
         self.root = root
         self.folder = root / ".venv"
         self.log = self.folder / "install.log"
+        self._lock = root / "installers" / "requirements.lock"
         self.scripts = self.folder / ("Scripts" if os.name == "nt" else "bin")
         self.python = self.scripts / ("python.exe" if os.name == "nt" else "python")
         self._stamp_file = self.folder / "stoker-stamp.json"
@@ -59,9 +62,9 @@ class Environment:
     def is_ready(self, with_tests: bool, wish: Kind | None = None) -> bool:
         """True when the stamp fits the lock, the Python in there and the machine. Takes some 20 ms."""
         stamp = self._read_stamp()
-        if stamp is None or stamp.lock != self._hash("requirements.lock") or stamp.torch != TORCH_VERSION:
+        if stamp is None or stamp.lock != self._hash("run") or stamp.torch != TORCH_VERSION:
             return False
-        if with_tests and stamp.test_lock != self._hash("requirements-test.lock"):
+        if with_tests and stamp.test_lock != self._hash("tests"):
             return False
         if wish is not None and wish != stamp.torch_kind:
             return False
@@ -83,15 +86,15 @@ class Environment:
         try:
             self._stamp_file.unlink(missing_ok=True)
             self._make_folder(build.kind)
-            self._install_lock("requirements.lock", "Packages")
+            self._install("run", "Packages")
             if with_tests:
-                self._install_lock("requirements-test.lock", "Packages for the tests")
+                self._install("tests", "Packages for the tests")
             kind = self._install_torch(build)
             self._add_stoker()
             self._check()
-            test_lock = self._hash("requirements-test.lock") if with_tests else ""
+            test_lock = self._hash("tests") if with_tests else ""
             stamp = Stamp(
-                self._python_version(), self._hash("requirements.lock"), test_lock, TORCH_VERSION,
+                self._python_version(), self._hash("run"), test_lock, TORCH_VERSION,
                 kind, is_wish or kind != build.kind,
             )  # fmt: skip
             self._stamp_file.write_text(json.dumps(asdict(stamp), indent=2) + "\n", encoding="utf-8")
@@ -125,15 +128,14 @@ class Environment:
         """True when its Python runs and has pip: a half-made environment is made anew."""
         return self._python_version() != "" and self._run("import pip").returncode == 0
 
-    def _install_lock(self, name: str, title: str) -> None:
-        lock = self.root / "installers" / name
-        pins = _requirements(lock)
-        own_pip = [pin for pin in pins if pin.startswith("pip==")]
-        stage = Stage(f"{title} ({len(pins)})")
+    def _install(self, section: str, title: str) -> None:
+        wanted = pins(section, self._lock)
+        own_pip = [pin for pin in wanted if pin.startswith("pip==")]
+        stage = Stage(f"{title} ({len(wanted)})")
         try:
             for pin in own_pip:
                 pip_install(self.python, [pin], 1000, self.log, stage, raw_progress=False)
-            pip_install(self.python, ["--no-deps", "-r", str(lock)], len(pins), self.log, stage)
+            pip_install(self.python, ["--no-deps", *wanted], len(wanted), self.log, stage)
         except BaseException:
             stage.failed()
             raise
@@ -200,13 +202,8 @@ class Environment:
         except (OSError, ValueError, TypeError):
             return None
 
-    def _hash(self, lock_name: str) -> str:
-        return hashlib.sha256((self.root / "installers" / lock_name).read_bytes()).hexdigest()
-
-
-def _requirements(lock: Path) -> list[str]:
-    lines = (line.strip() for line in lock.read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
+    def _hash(self, section: str) -> str:
+        return hashlib.sha256("\n".join(pins(section, self._lock)).encode()).hexdigest()
 
 
 def _check_free(folder: Path, needed_gb: float, purpose: str) -> None:

@@ -1,7 +1,4 @@
-"""Which build of torch a machine gets, and why. Looks at drivers, installs nothing.
-
-The one place that names torch's version.
-"""
+"""Which build of torch a machine gets, and why. Looks at drivers, installs nothing. The version is the lock's."""
 
 import shutil
 import subprocess
@@ -10,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-TORCH_VERSION = "2.13.0"
+from installers.lock import pins
+
+TORCH_VERSION = pins("torch")[0].partition("==")[2]
 CUDA, ROCM = "cu130", "rocm7.2"  # the builds of that version on torch's own index
 _INDEX = "https://download.pytorch.org/whl/"
 

