@@ -1,14 +1,16 @@
 """The frame that nearly every decoder shares: embedding, a stack of the model's own blocks, a last norm, the head."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
 from engine.kernels.kernels import Kernels
 from engine.kv.cache import KvCache
-from engine.models.layers import Experts, Rope, Weights, embed, rms_norm
+from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, YarnScaling, embed, rms_norm
 
 Block = Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor], KvCache, Experts], torch.Tensor]
+FeedForward = Callable[[torch.Tensor, Experts], torch.Tensor]  # normed x [T, H] to what is added to the stream
 Shapes = dict[str, tuple[int, ...]]  # matrices [out, in] by stem, vectors by their whole name
 
 
@@ -42,6 +44,19 @@ def swiglu_shapes(hidden_size: int, inner_size: int) -> tuple[tuple[int, int], t
     return (inner_size, hidden_size), (inner_size, hidden_size), (hidden_size, inner_size)
 
 
+class PreNormBlock:
+    """Attention and then the feed-forward part, each on the normed residual stream and added to it."""
+
+    def __init__(self, weights: Weights, rms_eps: float, attention: GroupedQueryAttention, feed_forward: FeedForward) -> None:
+        self._input_norm = weights.vector("input_layernorm.weight")
+        self._post_norm = weights.vector("post_attention_layernorm.weight")
+        self._rms_eps, self._attention, self._feed_forward = rms_eps, attention, feed_forward
+
+    def __call__(self, x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], kv: KvCache, experts: Experts) -> torch.Tensor:
+        x = x + self._attention(rms_norm(x, self._input_norm, self._rms_eps), rope, kv)
+        return x + self._feed_forward(rms_norm(x, self._post_norm, self._rms_eps), experts)
+
+
 class Decoder:
     """A `Model`; see there."""
 
@@ -58,3 +73,39 @@ class Decoder:
             x = block(x, rope, kv, experts)
         last = rms_norm(x[-1:], self._norm, self._rms_eps)  # [1, H]
         return self._kernels.linear(last, self._head)[0]  # [V]
+
+
+class GqaGeometry(Protocol):
+    """What the configurations of these decoders have in common."""
+
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def rms_eps(self) -> float: ...
+    @property
+    def rope_theta(self) -> float: ...
+    @property
+    def yarn(self) -> YarnScaling | None: ...
+
+
+def gqa_decoder(
+    config: GqaGeometry,
+    weights: Weights,
+    kernels: Kernels,
+    windows: Sequence[int | None],
+    feed_forward: Callable[[int, Weights], FeedForward],
+) -> Decoder:
+    """Pre-norm blocks of grouped-query attention; `feed_forward(layer, its weights)` makes what is the model's own."""
+    blocks = []
+    for layer in range(config.num_layers):
+        own = weights.at(f"model.layers.{layer}")
+        heads = (config.num_heads, config.num_kv_heads, config.head_dim)
+        attention = GroupedQueryAttention(layer, *heads, config.rms_eps, kernels, own.at("self_attn"), windows[layer])
+        blocks.append(PreNormBlock(own, config.rms_eps, attention, feed_forward(layer, own)))
+    return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta, config.yarn), config.rms_eps, kernels)

@@ -10,10 +10,9 @@ import torch
 
 from engine.kernels.kernels import Kernels
 from engine.kernels.weights import Activation, ExpertMath
-from engine.kv.cache import KvCache
-from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes
+from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes, gqa_decoder
 from engine.models.hf_config import HfConfig
-from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, YarnScaling, rms_norm
+from engine.models.layers import Experts, Weights, YarnScaling
 
 _ACTIVATION_ALPHA = 1.702  # of the published modelling code; no config key
 
@@ -87,32 +86,18 @@ def weight_shapes(config: Config) -> Shapes:
     return shapes
 
 
-class Block:
-    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
-        self._layer, self._config, self._kernels = layer, config, kernels
-        self._input_norm = weights.vector("input_layernorm.weight")
-        self._post_norm = weights.vector("post_attention_layernorm.weight")
-        self._router = weights.matrix("mlp.router")
-        self._attention = GroupedQueryAttention(
-            layer,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-            config.rms_eps,
-            kernels,
-            weights.at("self_attn"),
-            config.windows[layer],
-        )
+class FeedForward:
+    """Router with bias, whose softmax is over the chosen experts alone, and experts."""
 
-    def __call__(self, x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], kv: KvCache, experts: Experts) -> torch.Tensor:
-        x = x + self._attention(rms_norm(x, self._input_norm, self._config.rms_eps), rope, kv)
-        normed = rms_norm(x, self._post_norm, self._config.rms_eps)
-        logits = self._kernels.linear(normed, self._router)  # [T, E]
-        chosen, ids = torch.topk(logits, self._config.top_k, dim=-1)
-        return x + experts(self._layer, normed, ids, chosen.softmax(dim=-1))
+    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
+        self._layer, self._top_k, self._kernels = layer, config.top_k, kernels
+        self._router = weights.matrix("mlp.router")
+
+    def __call__(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
+        chosen, ids = torch.topk(self._kernels.linear(x, self._router), self._top_k, dim=-1)  # [T, k]
+        return experts(self._layer, x, ids, chosen.softmax(dim=-1))
 
 
 def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:
-    blocks = [Block(layer, config, weights.at(f"model.layers.{layer}"), kernels) for layer in range(config.num_layers)]
-    rope = Rope(config.head_dim, config.rope_theta, config.yarn)
-    return Decoder(weights, blocks, rope, config.rms_eps, kernels)
+    windows = config.windows
+    return gqa_decoder(config, weights, kernels, windows, lambda layer, own: FeedForward(layer, config, own, kernels))

@@ -7,10 +7,9 @@ import torch
 
 from engine.kernels.kernels import Kernels
 from engine.kernels.weights import ExpertMath
-from engine.kv.cache import KvCache
-from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes
+from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes, gqa_decoder
 from engine.models.hf_config import HfConfig
-from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, YarnScaling, rms_norm, softmax_top_k
+from engine.models.layers import Experts, Weights, YarnScaling, softmax_top_k
 
 
 @dataclass(frozen=True)
@@ -74,30 +73,18 @@ def weight_shapes(config: Config) -> Shapes:
     return shapes
 
 
-class Block:
-    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
-        self._layer, self._config, self._kernels = layer, config, kernels
-        self._input_norm = weights.vector("input_layernorm.weight")
-        self._post_norm = weights.vector("post_attention_layernorm.weight")
-        self._router = weights.matrix("block_sparse_moe.gate")
-        self._attention = GroupedQueryAttention(
-            layer,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-            config.rms_eps,
-            kernels,
-            weights.at("self_attn"),
-            config.window,
-        )
+class FeedForward:
+    """Router and experts."""
 
-    def __call__(self, x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], kv: KvCache, experts: Experts) -> torch.Tensor:
-        x = x + self._attention(rms_norm(x, self._input_norm, self._config.rms_eps), rope, kv)
-        normed = rms_norm(x, self._post_norm, self._config.rms_eps)
-        ids, weights = softmax_top_k(self._kernels.linear(normed, self._router), self._config.top_k, renormalise=True)
-        return x + experts(self._layer, normed, ids, weights)
+    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
+        self._layer, self._top_k, self._kernels = layer, config.top_k, kernels
+        self._router = weights.matrix("block_sparse_moe.gate")
+
+    def __call__(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
+        ids, weights = softmax_top_k(self._kernels.linear(x, self._router), self._top_k, renormalise=True)
+        return experts(self._layer, x, ids, weights)
 
 
 def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:
-    blocks = [Block(layer, config, weights.at(f"model.layers.{layer}"), kernels) for layer in range(config.num_layers)]
-    return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta, config.yarn), config.rms_eps, kernels)
+    windows = (config.window,) * config.num_layers
+    return gqa_decoder(config, weights, kernels, windows, lambda layer, own: FeedForward(layer, config, own, kernels))
