@@ -22,7 +22,7 @@ from app.main import build
 from app.main_window import MainWindow
 from app.widgets.composer import Composer
 
-QUESTION = "What is the capital of France? Then write a short Python function that adds two numbers."
+QUESTION = "Write a short Python function that returns the larger of two numbers, and explain it in two sentences."
 
 
 def main() -> int:
