@@ -43,16 +43,15 @@ def generate(
 ) -> Iterator[Token]:
     """Yield tokens until the model, a limit or the caller ends it. Ends without a last token when cancelled."""
     stops = StopStrings(limits.stop_strings)
-    new_ids: list[int] = []
     try:
         logits, traffic = session.sync(prompt, should_stop, progress)
         while not should_stop():
             begun = time.perf_counter()
-            token_id = sampler(logits, [*prompt, *new_ids])
+            token_id = sampler(logits, session.tokens)
             traffic = replace(traffic, seconds=traffic.seconds + time.perf_counter() - begun)
-            new_ids.append(token_id)
+            count = len(session.tokens) - len(prompt) + 1
             text = "" if token_id in limits.end_ids else stops.add(decoder.add(token_id))
-            reason = _stop_reason(session, limits, stops, new_ids)
+            reason = _stop_reason(session, limits, stops, token_id, count)
             if reason is not None and not stops.is_hit:
                 text += stops.add(decoder.finish()) + stops.finish()
             yield Token(token_id, text, traffic, reason)
@@ -63,12 +62,12 @@ def generate(
         return
 
 
-def _stop_reason(session: Session, limits: Limits, stops: StopStrings, new_ids: Sequence[int]) -> StopReason | None:
-    if new_ids[-1] in limits.end_ids:
+def _stop_reason(session: Session, limits: Limits, stops: StopStrings, token_id: int, count: int) -> StopReason | None:
+    if token_id in limits.end_ids:
         return StopReason.END
     if stops.is_hit:
         return StopReason.STOP_STRING
-    if len(new_ids) >= limits.max_tokens:
+    if count >= limits.max_tokens:
         return StopReason.MAX_TOKENS
     if len(session.tokens) >= session.capacity:
         return StopReason.CONTEXT_FULL

@@ -50,7 +50,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         raise EngineError("model.not_found", text, "Give the folder of a checkpoint.")
     config = read_json(folder / "config.json")
     tensors: dict[str, TensorRef] = {}
-    for file in _weight_files(folder):
+    weight_map = _weight_map(folder)
+    for file in _weight_files(folder, weight_map):
         for name, ref in read_header(file).items():
             if name in tensors:
                 other = tensors[name].file.name
@@ -60,7 +61,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
                     "Remove the file that does not belong.",
                 )
             tensors[name] = ref
-    _check_complete(folder, tensors)
+    _check_complete(weight_map, tensors)
     return Checkpoint(folder, config, tensors)
 
 
@@ -87,10 +88,10 @@ def read_json(file: Path) -> dict[str, Any]:
     return value
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _weight_files(folder: Path, weight_map: dict[str, str] | None) -> list[Path]:
     present = sorted(file for file in folder.glob("*.safetensors") if file.is_file())
-    if (folder / _INDEX).is_file():
-        wanted = {folder / name for name in _weight_map(folder).values()}
+    if weight_map is not None:
+        wanted = {folder / name for name in weight_map.values()}
         missing = sorted(file.name for file in wanted if not file.is_file())
         if missing:
             raise EngineError(
@@ -107,7 +108,10 @@ def _weight_files(folder: Path) -> list[Path]:
     return present
 
 
-def _weight_map(folder: Path) -> dict[str, str]:
+def _weight_map(folder: Path) -> dict[str, str] | None:
+    """File name by tensor name from the index file; None where there is none."""
+    if not (folder / _INDEX).is_file():
+        return None
     weight_map = read_json(folder / _INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise EngineError("model.bad_json", f"{_INDEX} of {folder.name} has no weight_map.", "Get the file again.")
@@ -131,10 +135,8 @@ def _check_shard_count(folder: Path, present: list[Path]) -> None:
         )
 
 
-def _check_complete(folder: Path, tensors: dict[str, TensorRef]) -> None:
-    if not (folder / _INDEX).is_file():
-        return
-    for name, file_name in _weight_map(folder).items():
+def _check_complete(weight_map: dict[str, str] | None, tensors: dict[str, TensorRef]) -> None:
+    for name, file_name in (weight_map or {}).items():
         if name not in tensors:
             raise EngineError(
                 "checkpoint.missing_tensor",
