@@ -48,8 +48,8 @@ def main() -> None:
     prompt = engine.encode([ChatMessage("user", "Tell me about the sea.")])
     meters = {"counted": Meter(), "uncounted": Uncounted()}
     seconds: dict[str, list[float]] = {name: [] for name in meters}
-    for _ in range(options.rounds):
-        for name, meter in meters.items():
+    for number in range(options.rounds):
+        for name, meter in sorted(meters.items(), reverse=number % 2 == 1):  # whoever comes second must not always gain
             engine.session._meter = engine.session._experts._meter = meter
             seconds[name].append(_decode_seconds(engine, prompt, options.tokens))
     differences = [a / b - 1 for a, b in zip(seconds["counted"], seconds["uncounted"], strict=True)]
