@@ -7,6 +7,7 @@ import torch
 from engine.errors import EngineError
 from engine.kernels.native import ExpertTable, Native
 from engine.kernels.reference import Reference
+from engine.kernels.spec import AttentionBlock, AttentionSpec, Router
 from engine.kernels.threads import kernel_threads
 from engine.kernels.weights import Activation, Weight
 
@@ -46,6 +47,10 @@ class Kernels(Protocol):
         sinks: torch.Tensor | None = None,
         softcap: float = 0.0,
     ) -> torch.Tensor: ...
+
+    def attention_block(self, spec: AttentionSpec) -> AttentionBlock: ...
+
+    def router(self, weight: Weight, top_k: int, *, renormalise: bool) -> Router: ...
 
     def read(self, memory: torch.Tensor) -> int:
         """Reads every byte once with all threads: timed, the ceiling of what a kernel can do."""

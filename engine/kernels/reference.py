@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.kernels.native import ExpertTable
+from engine.kernels.spec import AttentionBlock, AttentionSpec, Rotation, Router
 from engine.kernels.weights import Activation, Format, ScaleType, Weight
 
 _SCRATCH_BYTES = 4 << 20  # an upcast block that stays in the CPU's cache: 13 GB/s of bf16 read, against 1.5 without
@@ -81,6 +82,33 @@ class Reference:
         """As `Native.read`."""
         return int(memory.sum())
 
+    def attention_block(self, spec: AttentionSpec) -> AttentionBlock:
+        """As `Native.attention_block`."""
+
+        def block(x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: int) -> torch.Tensor:
+            normed = rms_norm(x, spec.input_norm, spec.eps)
+            q, k, v = (self.linear(normed, weight).unflatten(1, (-1, spec.head_dim)) for weight in (spec.q, spec.k, spec.v))
+            if spec.q_norm is not None and spec.k_norm is not None:
+                q, k = rms_norm(q, spec.q_norm, spec.eps), rms_norm(k, spec.k_norm, spec.eps)  # [T, heads, D]
+            end = start + len(x)
+            keys[:, start:end] = rotate(k, rotation).transpose(0, 1)
+            values[:, start:end] = v.transpose(0, 1)
+            how = {"scale": spec.scale, "window": spec.window, "sinks": spec.sinks, "softcap": spec.softcap}
+            mixed = self.attention(rotate(q, rotation), keys[:, :end], values[:, :end], **how)  # [T, Hq, D]
+            x += self.linear(mixed.flatten(1), spec.o)
+            return rms_norm(x, spec.post_norm, spec.eps)
+
+        return block
+
+    def router(self, weight: Weight, top_k: int, *, renormalise: bool) -> Router:
+        """As `Native.router`."""
+
+        def route(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            weights, ids = torch.topk(self.linear(x, weight).softmax(dim=-1), top_k, dim=-1)  # [T, k]
+            return ids.int(), weights / weights.sum(dim=-1, keepdim=True) if renormalise else weights
+
+        return route
+
     def attention(
         self,
         q: torch.Tensor,
@@ -106,6 +134,19 @@ class Reference:
             column = sinks.to(q.dtype)[:, None, None].expand(-1, count, 1)
             logits = torch.cat((logits, column), dim=-1)
         return torch.einsum("hts,hsd->thd", logits.softmax(dim=-1)[..., :total], values)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x [..., H] scaled to unit root mean square, times weight [H]. Source: Zhang and Sennrich 2019."""
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+    """The first R values of each head of x [T, heads, D] turned, halves against each other. Source: Su et al. 2021."""
+    cosine, sine = (part[:, None] for part in rotation)
+    half = cosine.shape[-1]
+    low, high = x[..., :half], x[..., half : 2 * half]
+    return torch.cat((low * cosine - high * sine, high * cosine + low * sine, x[..., 2 * half :]), dim=-1)
 
 
 def activate(kind: Activation, gate: torch.Tensor | None, up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:

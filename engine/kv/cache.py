@@ -19,13 +19,9 @@ class KvCache:
         self.capacity = capacity
         self.length = 0
 
-    def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write keys and values [T, Hkv, D] after `length`; returns both for all length + T positions, [Hkv, S, D]."""
-        end = self.length + len(keys)
-        assert end <= self.capacity, f"{end} tokens do not fit a KV cache of {self.capacity}"
-        self._keys[layer, :, self.length : end] = keys.transpose(0, 1)
-        self._values[layer, :, self.length : end] = values.transpose(0, 1)
-        return self._keys[layer, :, :end], self._values[layer, :, :end]
+    def layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [Hkv, capacity, D] of one layer; a pass writes its rows after `length`."""
+        return self._keys[layer], self._values[layer]
 
     def advance(self, count: int) -> None:
         """The pass over `count` tokens is complete in every layer."""

@@ -6,10 +6,12 @@ from typing import Protocol
 import torch
 
 from engine.kernels.kernels import Kernels
+from engine.kernels.reference import rms_norm
+from engine.kernels.spec import AttentionBlock, Rotation
 from engine.kv.cache import KvCache
-from engine.models.layers import Experts, GroupedQueryAttention, Rope, Weights, YarnScaling, embed, rms_norm
+from engine.models.layers import Experts, Rope, Weights, YarnScaling, attention_spec, embed
 
-Block = Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor], KvCache, Experts], torch.Tensor]
+Block = Callable[[torch.Tensor, Rotation, KvCache, Experts], None]  # adds to the stream [T, H] in place
 FeedForward = Callable[[torch.Tensor, Experts], torch.Tensor]  # normed x [T, H] to what is added to the stream
 Shapes = dict[str, tuple[int, ...]]  # matrices [out, in] by stem, vectors by their whole name
 
@@ -25,7 +27,7 @@ def frame_shapes(vocab_size: int, hidden_size: int, *, tied: bool) -> Shapes:
 def attention_shapes(
     block: str, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool = False
 ) -> Shapes:
-    """Both norms and the projections of `GroupedQueryAttention` in the block of that name."""
+    """Both norms and the projections of `attention_spec` in the block of that name."""
     shapes: Shapes = {
         f"{block}.input_layernorm.weight": (hidden_size,),
         f"{block}.post_attention_layernorm.weight": (hidden_size,),
@@ -47,14 +49,12 @@ def swiglu_shapes(hidden_size: int, inner_size: int) -> tuple[tuple[int, int], t
 class PreNormBlock:
     """Attention and then the feed-forward part, each on the normed residual stream and added to it."""
 
-    def __init__(self, weights: Weights, rms_eps: float, attention: GroupedQueryAttention, feed_forward: FeedForward) -> None:
-        self._input_norm = weights.vector("input_layernorm.weight")
-        self._post_norm = weights.vector("post_attention_layernorm.weight")
-        self._rms_eps, self._attention, self._feed_forward = rms_eps, attention, feed_forward
+    def __init__(self, layer: int, attention: AttentionBlock, feed_forward: FeedForward) -> None:
+        self._layer, self._attention, self._feed_forward = layer, attention, feed_forward
 
-    def __call__(self, x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], kv: KvCache, experts: Experts) -> torch.Tensor:
-        x = x + self._attention(rms_norm(x, self._input_norm, self._rms_eps), rope, kv)
-        return x + self._feed_forward(rms_norm(x, self._post_norm, self._rms_eps), experts)
+    def __call__(self, x: torch.Tensor, rotation: Rotation, kv: KvCache, experts: Experts) -> None:
+        normed = self._attention(x, rotation, *kv.layer(self._layer), kv.length)
+        x += self._feed_forward(normed, experts)
 
 
 class Decoder:
@@ -68,9 +68,9 @@ class Decoder:
 
     def __call__(self, tokens: torch.Tensor, kv: KvCache, experts: Experts) -> torch.Tensor:
         x = embed(self._embedding, tokens)  # [T, H]
-        rope = self._rope.table(kv.length, len(tokens))
+        rotation = self._rope.table(kv.length, len(tokens))
         for block in self._blocks:
-            x = block(x, rope, kv, experts)
+            block(x, rotation, kv, experts)
         last = rms_norm(x[-1:], self._norm, self._rms_eps)  # [1, H]
         return self._kernels.linear(last, self._head)[0]  # [V]
 
@@ -106,6 +106,6 @@ def gqa_decoder(
     for layer in range(config.num_layers):
         own = weights.at(f"model.layers.{layer}")
         heads = (config.num_heads, config.num_kv_heads, config.head_dim)
-        attention = GroupedQueryAttention(layer, *heads, config.rms_eps, kernels, own.at("self_attn"), windows[layer])
-        blocks.append(PreNormBlock(own, config.rms_eps, attention, feed_forward(layer, own)))
+        attention = kernels.attention_block(attention_spec(own, *heads, config.rms_eps, windows[layer]))
+        blocks.append(PreNormBlock(layer, attention, feed_forward(layer, own)))
     return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta, config.yarn), config.rms_eps, kernels)

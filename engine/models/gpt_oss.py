@@ -90,12 +90,11 @@ class FeedForward:
     """Router with bias, whose softmax is over the chosen experts alone, and experts."""
 
     def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
-        self._layer, self._top_k, self._kernels = layer, config.top_k, kernels
-        self._router = weights.matrix("mlp.router")
+        self._layer = layer
+        self._route = kernels.router(weights.matrix("mlp.router"), config.top_k, renormalise=True)
 
     def __call__(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
-        chosen, ids = torch.topk(self._kernels.linear(x, self._router), self._top_k, dim=-1)  # [T, k]
-        return experts(self._layer, x, ids, chosen.softmax(dim=-1))
+        return experts(self._layer, x, *self._route(x))
 
 
 def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 
-from engine.kernels.kernels import Kernels
+from engine.kernels.spec import AttentionSpec, Rotation
 from engine.kernels.weights import Weight, plain_tensor
 from engine.kv.cache import KvCache
 
@@ -46,11 +45,6 @@ class Weights:
         return self.prefix + name in self.matrices or self.prefix + name in self.vectors
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x [..., H] scaled to unit root mean square, times weight [H]. Source: Zhang and Sennrich 2019."""
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
-
-
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
     """Stretches rotary embedding over a longer context: slow rotations by `factor`, fast ones not at all.
@@ -83,64 +77,45 @@ class YarnScaling:
 
 
 class Rope:
-    """Rotary position embedding over the full head, halves rotated against each other. Source: Su et al. 2021."""
+    """Angles of the rotary position embedding. Source: Su et al. 2021."""
 
-    def __init__(self, head_dim: int, theta: float, yarn: YarnScaling | None = None) -> None:
-        self._frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)  # [D/2]
+    _STEP = 1024  # positions that are made at a time
+
+    def __init__(self, rotary_dim: int, theta: float, yarn: YarnScaling | None = None) -> None:
+        self._frequencies = theta ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim)  # [R/2]
         self._scale = 1.0
         if yarn is not None:
-            self._frequencies = yarn.stretch(self._frequencies, head_dim, theta)
+            self._frequencies = yarn.stretch(self._frequencies, rotary_dim, theta)
             self._scale = yarn.attention_factor
+        self._cosine = self._sine = torch.empty(0, rotary_dim // 2)
 
-    def table(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin [T, 1, D] of positions start to start + count."""
-        angles = torch.outer(torch.arange(start, start + count, dtype=torch.float32), self._frequencies)
-        angles = torch.cat((angles, angles), dim=-1)[:, None, :]
-        return angles.cos() * self._scale, angles.sin() * self._scale
-
-    @staticmethod
-    def rotate(x: torch.Tensor, table: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """x [T, heads, D]."""
-        cos, sin = table
-        low, high = x.chunk(2, dim=-1)
-        return x * cos + torch.cat((-high, low), dim=-1) * sin
+    def table(self, start: int, count: int) -> Rotation:
+        """Cosine and sine [T, R/2] of positions start to start + count."""
+        end = start + count
+        if end > len(self._cosine):
+            positions = torch.arange(-(-end // self._STEP) * self._STEP, dtype=torch.float32)
+            angles = torch.outer(positions, self._frequencies)
+            self._cosine, self._sine = angles.cos() * self._scale, angles.sin() * self._scale
+        return self._cosine[start:end], self._sine[start:end]
 
 
-@dataclass(frozen=True)
-class GroupedQueryAttention:
-    """Causal attention in which groups of query heads share a key and value head; the norms are per head and optional."""
+def attention_spec(
+    weights: Weights, num_heads: int, num_kv_heads: int, head_dim: int, eps: float, window: int | None = None
+) -> AttentionSpec:
+    """Of a layer in the usual names: both norms, self_attn with its projections and, where they exist, head norms and sinks."""
+    own = weights.at("self_attn")
 
-    layer: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    eps: float
-    kernels: Kernels
-    weights: Weights  # q_proj, k_proj, v_proj, o_proj [, q_norm, k_norm, sinks]
-    window: int | None = None
+    def optional(name: str) -> torch.Tensor | None:
+        return own.vector(name) if own.has(name) else None
 
-    def __call__(self, x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], kv: KvCache) -> torch.Tensor:
-        linear, w, count = self.kernels.linear, self.weights, len(x)
-        q = linear(x, w.matrix("q_proj")).view(count, self.num_heads, self.head_dim)  # [T, Hq, D]
-        k = linear(x, w.matrix("k_proj")).view(count, self.num_kv_heads, self.head_dim)  # [T, Hkv, D]
-        v = linear(x, w.matrix("v_proj")).view(count, self.num_kv_heads, self.head_dim)  # [T, Hkv, D]
-        if w.has("q_norm.weight"):
-            q = rms_norm(q, w.vector("q_norm.weight"), self.eps)
-            k = rms_norm(k, w.vector("k_norm.weight"), self.eps)
-        keys, values = kv.append(self.layer, Rope.rotate(k, rope), v)  # [Hkv, S, D]
-        sinks = w.vector("sinks") if w.has("sinks") else None
-        mixed = self.kernels.attention(Rope.rotate(q, rope), keys, values, window=self.window, sinks=sinks)  # [T, Hq, D]
-        return linear(mixed.flatten(1), w.matrix("o_proj"))  # [T, H]
+    q, k, v, o = (own.matrix(f"{name}_proj") for name in "qkvo")
+    return AttentionSpec(
+        q, k, v, o, num_heads, num_kv_heads, head_dim,
+        weights.vector("input_layernorm.weight"), weights.vector("post_attention_layernorm.weight"), eps, head_dim**-0.5,
+        q_norm=optional("q_norm.weight"), k_norm=optional("k_norm.weight"), sinks=optional("sinks"), window=window,
+    )  # fmt: skip
 
 
 def embed(table: Weight, tokens: torch.Tensor) -> torch.Tensor:
     """Rows of an unquantised embedding [V, H] as fp32 [T, H]."""
     return plain_tensor(table)[tokens].float()
-
-
-def softmax_top_k(logits: torch.Tensor, top_k: int, *, renormalise: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Router over all experts [T, E]: the k largest probabilities as ids [T, k] and weights [T, k]."""
-    weights, ids = torch.topk(logits.softmax(dim=-1), top_k, dim=-1)
-    if renormalise:
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-    return ids, weights

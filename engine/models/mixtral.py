@@ -9,7 +9,7 @@ from engine.kernels.kernels import Kernels
 from engine.kernels.weights import ExpertMath
 from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes, gqa_decoder
 from engine.models.hf_config import HfConfig
-from engine.models.layers import Experts, Weights, YarnScaling, softmax_top_k
+from engine.models.layers import Experts, Weights, YarnScaling
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,11 @@ class FeedForward:
     """Router and experts."""
 
     def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
-        self._layer, self._top_k, self._kernels = layer, config.top_k, kernels
-        self._router = weights.matrix("block_sparse_moe.gate")
+        self._layer = layer
+        self._route = kernels.router(weights.matrix("block_sparse_moe.gate"), config.top_k, renormalise=True)
 
     def __call__(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
-        ids, weights = softmax_top_k(self._kernels.linear(x, self._router), self._top_k, renormalise=True)
-        return experts(self._layer, x, ids, weights)
+        return experts(self._layer, x, *self._route(x))
 
 
 def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:

@@ -12,7 +12,7 @@ from engine.kernels.kernels import Kernels
 from engine.kernels.weights import ExpertMath
 from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_shapes, gqa_decoder, swiglu_shapes
 from engine.models.hf_config import HfConfig
-from engine.models.layers import Experts, Weights, YarnScaling, softmax_top_k
+from engine.models.layers import Experts, Weights, YarnScaling
 
 _PARTS = ("gate_proj", "up_proj", "down_proj")
 
@@ -94,15 +94,15 @@ class FeedForward:
     """Router and experts, or in some layers one dense SwiGLU."""
 
     def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
-        self._layer, self._config, self._kernels = layer, config, kernels
-        self._mlp = weights.at("mlp")
+        self._layer, self._kernels, self._mlp = layer, kernels, weights.at("mlp")
+        self._route = None
+        if layer in config.moe_layers:
+            self._route = kernels.router(self._mlp.matrix("gate"), config.top_k, renormalise=config.renormalise)
 
     def __call__(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
-        if self._layer not in self._config.moe_layers:
+        if self._route is None:
             return self._kernels.swiglu(x, *(self._mlp.matrix(part) for part in _PARTS))
-        logits = self._kernels.linear(x, self._mlp.matrix("gate"))  # [T, E]
-        ids, weights = softmax_top_k(logits, self._config.top_k, renormalise=self._config.renormalise)
-        return experts(self._layer, x, ids, weights)
+        return experts(self._layer, x, *self._route(x))
 
 
 def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from engine.kernels.build import FOLDER, LIBRARY, ROOT, build
-from engine.kernels.native import Native, available_isas
+from engine.kernels.abi import available_isas
+from engine.kernels.native import Native
 
 
 def _is_current() -> bool:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from engine.errors import EngineError
-from engine.kernels.native import ExpertTable, Native, _descriptor
+from engine.kernels.abi import descriptor
+from engine.kernels.native import ExpertTable, Native
 from engine.kernels.weights import Format, Weight
 from tests.kernels.matrices import FOUR_BIT, dense, fp8, mxfp4
 
@@ -41,14 +42,14 @@ def test_matrices(change: dict[str, object], reason: str, kernels: Kernels) -> N
         kernels().check(broken, "model.up_proj")
     assert "model.up_proj" in caught.value.text
     pool, x = kernels(), torch.zeros(1)
-    assert pool._lib.stoker_linear(pool._pool, x.data_ptr(), 1, ctypes.byref(_descriptor(broken)), 0, x.data_ptr()) != 0
+    assert pool.lib.stoker_linear(pool.pool, x.data_ptr(), 1, ctypes.byref(descriptor(broken)), 0, x.data_ptr()) != 0
 
 
 def test_a_format_of_the_future(kernels: Kernels) -> None:
-    pool, matrix = kernels(), _descriptor(mxfp4(64, 128)[0])
+    pool, matrix = kernels(), descriptor(mxfp4(64, 128)[0])
     for number in (-1, 8, 1 << 30):
         matrix.format = number
-        assert pool._lib.stoker_check(ctypes.byref(matrix)) == 2
+        assert pool.lib.stoker_check(ctypes.byref(matrix)) == 2
 
 
 def test_buffers_that_end_early(kernels: Kernels) -> None:
@@ -100,8 +101,8 @@ def test_experts(kernels: Kernels) -> None:
 
 def test_null_pointers_and_odd_options(kernels: Kernels) -> None:
     pool = kernels()
-    lib, handle = pool._lib, pool._pool
-    matrix = ctypes.byref(_descriptor(dense(torch.float32)(4, 4)[0]))
+    lib, handle = pool.lib, pool.pool
+    matrix = ctypes.byref(descriptor(dense(torch.float32)(4, 4)[0]))
     x = torch.zeros(1, 4)
     assert lib.stoker_linear(None, x.data_ptr(), 1, matrix, 0, x.data_ptr()) == 1
     assert lib.stoker_linear(handle, None, 1, matrix, 0, x.data_ptr()) == 1

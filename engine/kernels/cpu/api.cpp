@@ -83,6 +83,41 @@ int check_attention(const stoker_attention_call& c) {
   return STOKER_OK;
 }
 
+int check_projection(const stoker_matrix* matrix, int64_t rows, int64_t cols) {
+  if (matrix == nullptr) return STOKER_NULL_POINTER;
+  if (const int status = stoker::check_matrix(*matrix)) return status;
+  return matrix->rows == rows && matrix->cols == cols ? STOKER_OK : STOKER_BAD_SHAPE;
+}
+
+int check_block(const stoker_block_call& c) {
+  for (const void* pointer : {static_cast<const void*>(c.x), static_cast<const void*>(c.input_norm), static_cast<const void*>(c.post_norm),
+                              static_cast<const void*>(c.cosine), static_cast<const void*>(c.sine), static_cast<const void*>(c.keys),
+                              static_cast<const void*>(c.values), static_cast<const void*>(c.normed)})
+    if (pointer == nullptr) return STOKER_NULL_POINTER;
+  if ((c.q_norm == nullptr) != (c.k_norm == nullptr)) return STOKER_NULL_POINTER;
+  if (!is_size(c.tokens, kMaxTokens) || !is_size(c.hidden, kMaxWidth)) return STOKER_BAD_SHAPE;
+  if (!is_size(c.length, int64_t(1) << 32) || c.length < c.tokens) return STOKER_BAD_SHAPE;
+  if (!is_size(c.heads, 4096) || !is_size(c.kv_heads, c.heads) || c.heads % c.kv_heads != 0) return STOKER_BAD_SHAPE;
+  if (!is_size(c.head_dim, 4096) || c.rotary_dim < 0 || c.rotary_dim > c.head_dim || c.rotary_dim % 2 != 0) return STOKER_BAD_SHAPE;
+  if (c.kv_type != STOKER_F32 && c.kv_type != STOKER_BF16) return STOKER_BAD_FORMAT;
+  for (int64_t stride : {c.kv_head_stride, c.kv_token_stride})
+    if (stride < c.head_dim || stride > int64_t(1) << 40) return STOKER_BAD_STRIDE;
+  if (c.window < 0 || !(c.scale == c.scale) || !(c.softcap >= 0) || !(c.eps >= 0) || (c.flags & ~STOKER_FAST) != 0)
+    return STOKER_BAD_OPTION;
+  const int64_t query = c.heads * c.head_dim, key = c.kv_heads * c.head_dim;
+  if (const int status = check_projection(c.q, query, c.hidden)) return status;
+  if (const int status = check_projection(c.k, key, c.hidden)) return status;
+  if (const int status = check_projection(c.v, key, c.hidden)) return status;
+  return check_projection(c.o, c.hidden, query);
+}
+
+int check_route(const stoker_route_call& c) {
+  if (c.x == nullptr || c.router == nullptr || c.ids == nullptr || c.weights == nullptr) return STOKER_NULL_POINTER;
+  if (const int status = stoker::check_matrix(*c.router)) return status;
+  if (!is_size(c.tokens, kMaxTokens) || !is_size(c.top_k, std::min<int64_t>(1024, c.router->rows))) return STOKER_BAD_SHAPE;
+  return (c.flags & ~STOKER_RENORMALISE) == 0 ? STOKER_OK : STOKER_BAD_OPTION;
+}
+
 }  // namespace
 
 int32_t stoker_abi_version(void) { return STOKER_ABI_VERSION; }
@@ -114,7 +149,7 @@ int32_t stoker_pool_create(int32_t threads, int32_t isa, int32_t spin_us, stoker
   const stoker::Tier* tier = stoker::choose_tier(isa);
   if (tier == nullptr) return STOKER_ISA_UNAVAILABLE;
   try {
-    *pool = new stoker_pool{{threads, spin_us}, tier};
+    *pool = new stoker_pool{{threads, spin_us}, tier, {}};
   } catch (...) {
     return STOKER_OUT_OF_MEMORY;
   }
@@ -147,6 +182,18 @@ int32_t stoker_attention(stoker_pool* pool, const stoker_attention_call* call) {
   if (pool == nullptr || call == nullptr) return STOKER_NULL_POINTER;
   if (const int status = check_attention(*call)) return status;
   return serve(pool, [&] { return stoker::attention(*pool, *call); });
+}
+
+int32_t stoker_attention_block(stoker_pool* pool, const stoker_block_call* call) {
+  if (pool == nullptr || call == nullptr) return STOKER_NULL_POINTER;
+  if (const int status = check_block(*call)) return status;
+  return serve(pool, [&] { return stoker::attention_block(*pool, *call); });
+}
+
+int32_t stoker_route(stoker_pool* pool, const stoker_route_call* call) {
+  if (pool == nullptr || call == nullptr) return STOKER_NULL_POINTER;
+  if (const int status = check_route(*call)) return status;
+  return serve(pool, [&] { return stoker::route(*pool, *call); });
 }
 
 int32_t stoker_read(stoker_pool* pool, const void* data, int64_t bytes, uint64_t* sum) {

@@ -7,6 +7,7 @@
 struct stoker_pool {
   stoker::Pool pool;
   const stoker::Tier* tier;
+  stoker::Scratch logits;  // of a router, while `linear` uses the rest
 };
 
 namespace stoker {
@@ -15,8 +16,10 @@ int linear(stoker_pool& p, const float* x, int64_t tokens, const stoker_matrix& 
 int moe(stoker_pool& p, const stoker_moe_call& call);
 int attention(stoker_pool& p, const stoker_attention_call& call);
 
-// Rows that one task takes, in whole tiles, of a matrix that the call has `matrices` of.
-int64_t task_rows(const stoker_matrix& matrix, int64_t multiple, int64_t matrices, int64_t tokens, int threads);
+int attention_block(stoker_pool& p, const stoker_block_call& call);
+int route(stoker_pool& p, const stoker_route_call& call);
+
+constexpr int64_t kTaskRows = 32;  // a task's rows are whole tiles of every kernel
 
 // Adds rows begin to end of the bias to results of `tokens` tokens.
 void add_bias(const Rows& job, int64_t begin, int64_t end);

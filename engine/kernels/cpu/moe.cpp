@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "calls.h"
+#include "pieces.h"
 
 namespace stoker {
 namespace {
@@ -11,11 +12,6 @@ namespace {
 struct Group {
   const stoker_expert* expert;
   int64_t first, count;
-};
-
-// One expert's rows that one task computes.
-struct Piece {
-  int32_t group, begin, end;
 };
 
 // Where things lie in the pool's shared memory, and how the layer's two halves take their activations.
@@ -35,6 +31,7 @@ class Layer {
   int run() {
     if (const int status = reserve()) return status;
     sort();
+    if (const int status = reserve_pieces()) return status;
     prepare_inputs();
     gate_and_up();
     down();
@@ -66,17 +63,26 @@ class Layer {
       mid_stride_ = operand_bytes(mid_, c_.intermediate);
       if (in_ != Operand::kF32) in_at_ = layout.take(c_.tokens * in_stride_);
       mid_at_ = layout.take(slots * mid_stride_);
-      const int64_t experts = std::min(slots, c_.num_experts);
-      step_up_ = task_rows(any().up, 32, experts, c_.tokens, pool_.threads());
-      step_down_ = task_rows(any().down, 32, experts, c_.tokens, pool_.threads());
-      pieces_at_ = layout.take(experts * std::max(blocks_of(c_.intermediate, step_up_), blocks_of(c_.hidden, step_down_)) *
-                               int64_t(sizeof(Piece)));
-      tile_at_ = align64(std::max(tier_.scratch_bytes(any().up), tier_.scratch_bytes(any().down)));
-      const int64_t local = tile_at_ + 3 * kTokens * step_up_ * 4;
-      for (int thread = 0; thread < pool_.threads(); ++thread)
-        if (!pool_.local[thread].reserve(size_t(local))) return STOKER_OUT_OF_MEMORY;
     }
     return pool_.shared.reserve(size_t(layout.end)) ? STOKER_OK : STOKER_OUT_OF_MEMORY;
+  }
+
+  // What depends on how many experts the tokens meet.
+  int reserve_pieces() {
+    if (num_groups_ == 0) return STOKER_OK;
+    up_bytes_ = row_bytes(any().up) * (has_gate() ? 2 : 1);
+    down_bytes_ = row_bytes(any().down);
+    const Pieces ups = cutter(c_.intermediate, up_bytes_), downs = cutter(c_.hidden, down_bytes_);
+    tile_at_ = align64(std::max(tier_.scratch_bytes(any().up), tier_.scratch_bytes(any().down)));
+    tile_floats_ = std::min(kTokens, c_.tokens) * std::min(ups.most_rows(up_bytes_), c_.intermediate);
+    const int64_t local = align64(tile_at_ + 3 * tile_floats_ * 4);
+    const int64_t most = std::max(ups.most_pieces(num_groups_, c_.intermediate, up_bytes_),
+                                  downs.most_pieces(num_groups_, c_.hidden, down_bytes_));
+    for (int thread = 0; thread < pool_.threads(); ++thread)
+      if (!pool_.local[thread].reserve(size_t(local + (thread == 0 ? most * int64_t(sizeof(Piece)) : 0))))
+        return STOKER_OUT_OF_MEMORY;
+    pieces_ = pool_.local[0].at<Piece>(size_t(local));
+    return STOKER_OK;
   }
 
   // Counting sort of the assignments by expert; within one, by token.
@@ -86,6 +92,15 @@ class Layer {
     int32_t* start = pool_.shared.at<int32_t>(start_at_);
     groups_ = pool_.shared.at<Group>(groups_at_);
     const int64_t slots = c_.tokens * c_.top_k;
+    if (c_.tokens == 1) {  // each expert once: as they come
+      for (int64_t i = 0; i < slots; ++i) {
+        if (c_.ids[i] < 0) continue;
+        order[num_assigned_] = int32_t(i);
+        token[num_assigned_] = 0;
+        groups_[num_groups_++] = {&c_.experts[c_.ids[i]], num_assigned_++, 1};
+      }
+      return;
+    }
     std::fill(start, start + c_.num_experts + 1, 0);
     for (int64_t i = 0; i < slots; ++i)
       if (c_.ids[i] >= 0) ++start[c_.ids[i] + 1];
@@ -93,6 +108,7 @@ class Layer {
       if (start[e + 1] > 0) groups_[num_groups_++] = {&c_.experts[e], start[e], start[e + 1]};
       start[e + 1] += start[e];
     }
+    num_assigned_ = start[c_.num_experts];
     for (int64_t i = 0; i < slots; ++i) {
       if (c_.ids[i] < 0) continue;
       const int32_t at = start[c_.ids[i]]++;
@@ -111,18 +127,20 @@ class Layer {
     });
   }
 
-  int64_t cut(int64_t rows, int64_t step) {
-    Piece* pieces = pool_.shared.at<Piece>(pieces_at_);
-    int64_t count = 0;
-    for (int64_t group = 0; group < num_groups_; ++group)
-      for (int64_t begin = 0; begin < rows; begin += step)
-        pieces[count++] = {int32_t(group), int32_t(begin), int32_t(std::min(rows, begin + step))};
-    return count;
+  Pieces cutter(int64_t rows, int64_t row) const {
+    return Pieces(num_groups_ * rows * row, blocks_of(num_assigned_, num_groups_), kTaskRows, pool_.threads());
+  }
+
+  int64_t cut(int64_t rows, int64_t row) {
+    if (num_groups_ == 0) return 0;
+    Pieces pieces = cutter(rows, row);
+    for (int64_t group = 0; group < num_groups_; ++group) pieces.cut(int32_t(group), rows, row, pieces_);
+    return pieces.count;
   }
 
   void gate_and_up() {
-    const Piece* pieces = pool_.shared.at<Piece>(pieces_at_);
-    pool_.each(cut(c_.intermediate, step_up_), [&](int64_t task, int thread) {
+    const Piece* pieces = pieces_;
+    pool_.each(cut(c_.intermediate, up_bytes_), [&](int64_t task, int thread) {
       const Group& group = groups_[pieces[task].group];
       for (int64_t first = 0; first < group.count; first += kTokens)
         gate_and_up(group, first, std::min(group.count - first, kTokens), pieces[task].begin, pieces[task].end, thread);
@@ -133,12 +151,21 @@ class Layer {
   void gate_and_up(const Group& group, int64_t first, int64_t tokens, int64_t begin, int64_t end, int thread) {
     char* scratch = pool_.local[thread].at<char>(0);
     float* up = pool_.local[thread].at<float>(size_t(tile_at_));
-    float *gate = up + kTokens * step_up_, *mixed = gate + kTokens * step_up_;
+    float *gate = up + tile_floats_, *mixed = gate + tile_floats_;
     const int64_t at = group.first + first, width = end - begin;
     const int32_t* token = pool_.shared.at<int32_t>(token_at_) + at;
-    Rows job{&group.expert->up, in_, in_base_, in_stride_, token, tokens, up, width, begin, nullptr};
+    const int64_t after = pool_.upcoming(thread);
+    const stoker_matrix* next = after < 0 ? nullptr : &groups_[pieces_[after].group].expert->up;
+    const int64_t next_row = after < 0 ? 0 : pieces_[after].begin;
+    Rows job{&group.expert->up, in_, in_base_, in_stride_, token, tokens, up, width, begin, nullptr, next, next_row};
+    if (has_gate()) {
+      job.next = &group.expert->gate;
+      job.next_row = begin;
+    }
     rows_and_bias(tier_, job, begin, end, scratch);
     if (has_gate()) {
+      job.next = next;
+      job.next_row = next_row;
       job.matrix = &group.expert->gate;
       job.y = gate;
       rows_and_bias(tier_, job, begin, end, scratch);
@@ -150,24 +177,23 @@ class Layer {
   }
 
   void down() {
-    const Piece* pieces = pool_.shared.at<Piece>(pieces_at_);
+    const Piece* pieces = pieces_;
     const int32_t* order = pool_.shared.at<int32_t>(order_at_);
-    pool_.each(cut(c_.hidden, step_down_), [&](int64_t task, int thread) {
+    pool_.each(cut(c_.hidden, down_bytes_), [&](int64_t task, int thread) {
       const Piece& piece = pieces[task];
       const Group& group = groups_[piece.group];
+      const int64_t after = pool_.upcoming(thread);
       const Rows job{&group.expert->down, mid_, pool_.shared.at<char>(mid_at_) + group.first * mid_stride_, mid_stride_, nullptr,
-                     group.count, outputs(), c_.hidden, 0, order + group.first};
+                     group.count, outputs(), c_.hidden, 0, order + group.first,
+                     after < 0 ? nullptr : &groups_[pieces_[after].group].expert->down, after < 0 ? 0 : pieces_[after].begin};
       rows_and_bias(tier_, job, piece.begin, piece.end, pool_.local[thread].at<char>(0));
     });
   }
 
   void sum() {
-    const int64_t width = c_.tokens > 1 ? c_.hidden : 512;  // one token: by pieces, for all threads to have some
-    const int64_t parts = blocks_of(c_.hidden, width);
-    pool_.each(c_.tokens * parts, [&](int64_t task, int) {
-      const int64_t token = task / parts, begin = task % parts * width;
-      tier_.weighted_sum(outputs() + token * c_.top_k * c_.hidden + begin, c_.hidden, c_.weights + token * c_.top_k, c_.top_k,
-                         std::min(width, c_.hidden - begin), c_.y + token * c_.hidden + begin);
+    pool_.each(c_.tokens, [&](int64_t token, int) {
+      tier_.weighted_sum(outputs() + token * c_.top_k * c_.hidden, c_.hidden, c_.weights + token * c_.top_k, c_.top_k, c_.hidden,
+                         c_.y + token * c_.hidden);
     });
   }
 
@@ -180,11 +206,12 @@ class Layer {
   const stoker_moe_call& c_;
   const stoker_expert* any_ = nullptr;
   Operand in_ = Operand::kF32, mid_ = Operand::kF32;
-  int64_t in_stride_ = 0, mid_stride_ = 0, step_up_ = 0, step_down_ = 0, tile_at_ = 0;
-  int64_t order_at_ = 0, token_at_ = 0, start_at_ = 0, groups_at_ = 0, outputs_at_ = 0, in_at_ = 0, mid_at_ = 0, pieces_at_ = 0;
+  int64_t in_stride_ = 0, mid_stride_ = 0, up_bytes_ = 0, down_bytes_ = 0, tile_at_ = 0, tile_floats_ = 0;
+  int64_t order_at_ = 0, token_at_ = 0, start_at_ = 0, groups_at_ = 0, outputs_at_ = 0, in_at_ = 0, mid_at_ = 0;
   const char* in_base_ = nullptr;
   Group* groups_ = nullptr;
-  int64_t num_groups_ = 0;
+  int64_t num_groups_ = 0, num_assigned_ = 0;
+  Piece* pieces_ = nullptr;
 };
 
 }  // namespace

@@ -35,7 +35,7 @@ bool Scratch::reserve(size_t bytes) {
   return true;
 }
 
-Pool::Pool(int threads, int spin_us) : local(new Scratch[threads]), spin_us_(spin_us) {
+Pool::Pool(int threads, int spin_us) : local(new Scratch[threads]), upcoming_(new Upcoming[threads]), spin_us_(spin_us) {
   workers_.reserve(threads - 1);
   try {
     for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
@@ -57,7 +57,10 @@ Pool::~Pool() {
 
 void Pool::run(int64_t count, Task task, void* context) {
   if (workers_.empty() || count <= 1) {
-    for (int64_t index = 0; index < count; ++index) task(context, index, 0);
+    for (int64_t index = 0; index < count; ++index) {
+      upcoming_[0].task = index + 1 < count ? index + 1 : -1;
+      task(context, index, 0);
+    }
     return;
   }
   task_ = task;
@@ -82,7 +85,12 @@ void Pool::run(int64_t count, Task task, void* context) {
 }
 
 void Pool::drain(int thread) {
-  for (int64_t index; (index = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) task_(context_, index, thread);
+  for (int64_t index = next_.fetch_add(1, std::memory_order_relaxed); index < count_;) {
+    const int64_t after = next_.fetch_add(1, std::memory_order_relaxed);
+    upcoming_[thread].task = after < count_ ? after : -1;
+    task_(context_, index, thread);
+    index = after;
+  }
 }
 
 void Pool::work(int thread) {

@@ -41,6 +41,9 @@ class Pool {
     run(count, [](void* f, int64_t task, int thread) { (*static_cast<std::remove_reference_t<Fn>*>(f))(task, thread); }, &fn);
   }
 
+  // The task that `thread` will run after its present one, or -1: claimed early, so that its memory can be fetched ahead.
+  int64_t upcoming(int thread) const { return upcoming_[thread].task; }
+
   std::mutex calls;
   Scratch shared;                    // of the call in progress
   std::unique_ptr<Scratch[]> local;  // by thread
@@ -54,6 +57,11 @@ class Pool {
   Task task_ = nullptr;
   void* context_ = nullptr;
   int64_t count_ = 0;
+
+  struct alignas(64) Upcoming {
+    int64_t task = -1;
+  };
+  std::unique_ptr<Upcoming[]> upcoming_;  // by thread; each touches its own
 
   // Each on its own line: the counters are hit by all threads.
   alignas(64) std::atomic<int64_t> next_{0};

@@ -1,5 +1,5 @@
 // 4-bit weights times int8 activations with AVX2: 16-bit sums of two products by vpmaddubsw. A code is at most 31, so that
-// four products of 31 and 127 fit a signed 16-bit lane.
+// eight products of 31 and 127 fit a signed 16-bit lane.
 #pragma once
 
 #include "vec_avx2.h"
@@ -10,14 +10,24 @@
 namespace stoker {
 namespace {
 
-inline int64_t padded_units(const stoker_matrix& m) { return blocks_of(m.cols, kQ8Columns) * 8 + 16; }
+inline int64_t padded_units(const stoker_matrix& m) { return blocks_of(m.cols, kQ8Columns) * 16 + 16; }
 inline int64_t q8_scratch_bytes(const stoker_matrix& m) { return 4 * padded_units(m) * 5 + 64; }
 
+// Scales of the 128 columns in the lower or the upper eight lanes of a block, one to each lane.
 template <int Unit>
-inline F lane_scales(const float* at) {  // of 64 columns
-  const __m128 four = _mm_loadu_ps(at);
-  const __m256i lanes = Unit == 16 ? _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3) : _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-  return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(four), lanes);
+inline F lane_scales(const float* at, int half) {
+  if constexpr (Unit == 16) {
+    const __m256i low = _mm256_setr_epi32(0, 1, 0, 1, 2, 3, 2, 3);
+    const __m256i lanes = _mm256_add_epi32(low, _mm256_set1_epi32(4 * half));
+    return _mm256_blend_ps(_mm256_permutevar8x32_ps(load(at), lanes), _mm256_permutevar8x32_ps(load(at + 8), lanes), 0xcc);
+  }
+  const __m256i lanes = _mm256_add_epi32(_mm256_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5), _mm256_set1_epi32(2 * half));
+  return _mm256_permutevar8x32_ps(load(at), lanes);
+}
+
+inline __m256i lane_zeros(const uint8_t* at, int half) {  // 8 bytes, each to the lanes of 32 columns
+  const __m256i lanes = _mm256_set_epi64x(0x0505050505050505, 0x0101010101010101, 0x0404040404040404, 0);
+  return _mm256_shuffle_epi8(_mm256_set1_epi64x(read<int64_t>(at)), _mm256_add_epi8(lanes, _mm256_set1_epi8(char(2 * half))));
 }
 
 template <bool E2m1>
@@ -45,20 +55,26 @@ void q8_group(const Rows& job, int64_t row, int64_t token, const float* scales, 
     for (int half = 0; half < 2; ++half) {
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
-        __m256i even, odd;
-        unpack<E2m1>(_mm256_loadu_si256((const __m256i*)(w[r] + 32 * half)), even, odd);
+        const __m256 a = load(reinterpret_cast<const float*>(w[r] + 32 * half));
+        const __m256 b = load(reinterpret_cast<const float*>(w[r] + 64 + 32 * half));
+        __m256i even[2], odd[2];
+        unpack<E2m1>(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88)), even[0], odd[0]);
+        unpack<E2m1>(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)), even[1], odd[1]);
         if constexpr (Zeroed) {
-          const uint8_t* at = zeros + r * units + block * 4 + half * 2;
-          const __m256i lift = _mm256_set_m128i(_mm_set1_epi8(char(at[1])), _mm_set1_epi8(char(at[0])));
-          even = _mm256_add_epi8(even, lift);
-          odd = _mm256_add_epi8(odd, lift);
+          const __m256i lift = lane_zeros(zeros + r * units + block * 8, half);
+          for (int h = 0; h < 2; ++h) {
+            even[h] = _mm256_add_epi8(even[h], lift);
+            odd[h] = _mm256_add_epi8(odd[h], lift);
+          }
         }
-        const F weight_scale = lane_scales<Unit>(scales + r * units + block * (128 / Unit) + half * (64 / Unit));
+        const F weight_scale = lane_scales<Unit>(scales + r * units + block * (256 / Unit), half);
 #pragma GCC unroll 4
         for (int t = 0; t < T; ++t) {
           const Q8Block& q = x[t][block];
-          const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(even, _mm256_load_si256((const __m256i*)(q.even + 32 * half))),
-                                                 _mm256_maddubs_epi16(odd, _mm256_load_si256((const __m256i*)(q.odd + 32 * half))));
+          const auto eight = [&](const int8_t* p) { return _mm256_load_si256((const __m256i*)(p + 32 * half)); };
+          const __m256i pairs =
+              _mm256_add_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(even[0], eight(q.even[0])), _mm256_maddubs_epi16(odd[0], eight(q.odd[0]))),
+                               _mm256_add_epi16(_mm256_maddubs_epi16(even[1], eight(q.even[1])), _mm256_maddubs_epi16(odd[1], eight(q.odd[1]))));
           const __m256i products = _mm256_add_epi32(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)),
                                                     _mm256_load_si256((const __m256i*)(q.offset + 8 * half)));
           acc[r][t] = fma(mul(_mm256_cvtepi32_ps(products), _mm256_load_ps(q.scale + 8 * half)), weight_scale, acc[r][t]);
@@ -68,15 +84,15 @@ void q8_group(const Rows& job, int64_t row, int64_t token, const float* scales, 
   };
   for (int64_t block = 0; block < blocks; ++block) {
     const uint8_t* w[R];
-    for (int r = 0; r < R; ++r) w[r] = row_of(m, row + r) + block * 64;
+    for (int r = 0; r < R; ++r) w[r] = row_of(m, row + r) + block * 128;
     for (int r = 0; r < R; ++r) prefetch(w[r] + R * m.row_stride);
     step(w, block);
   }
   if (tail != 0) {
-    uint8_t part[R][64] = {};
+    uint8_t part[R][128] = {};
     const uint8_t* w[R];
     for (int r = 0; r < R; ++r) {
-      memcpy(part[r], row_of(m, row + r) + blocks * 64, size_t(tail) / 2);
+      memcpy(part[r], row_of(m, row + r) + blocks * 128, size_t(tail) / 2);
       w[r] = part[r];
     }
     step(w, blocks);

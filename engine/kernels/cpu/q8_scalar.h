@@ -17,16 +17,16 @@ inline void quantise_group(const float* x, int64_t count, int bias, Q8Block& blo
   const float most = from_bits(highest_bits);
   const float inverse = finite && most > 1e-30f ? 127.0f / most : 0.0f;
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
+  const int64_t lane = q8_lane(group);
   int sum = 0;
   for (int64_t i = 0; i < 16; ++i) {
     const float scaled = finite && i < count ? x[i] * inverse : 0.0f;
     const int code = int(int32_t(to_bits(scaled + magic) - to_bits(magic)));
-    (i % 2 == 0 ? block.even : block.odd)[8 * group + i / 2] = int8_t(code);
+    (i % 2 == 0 ? block.even : block.odd)[i / 8][4 * lane + i % 8 / 2] = int8_t(code);
     sum += code;
   }
-  block.scale[2 * group] = block.scale[2 * group + 1] = finite ? most / 127.0f : from_bits(0x7fc00000);
-  block.offset[2 * group] = -bias * sum;
-  block.offset[2 * group + 1] = 0;
+  block.scale[lane] = finite ? most / 127.0f : from_bits(0x7fc00000);
+  block.offset[lane] = -bias * sum;
 }
 
 }  // namespace

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define STOKER_ABI_VERSION 1
+#define STOKER_ABI_VERSION 2
 
 enum stoker_status {
   STOKER_OK = 0,
@@ -105,7 +105,8 @@ typedef struct stoker_moe_call {
 } stoker_moe_call;
 
 enum stoker_flag {
-  STOKER_FAST = 1 /* batches may round activations to bf16: relative error 5e-3 instead of 1e-6 for 8 and 16-bit weights */
+  STOKER_FAST = 1, /* batches may round activations to bf16: relative error 5e-3 instead of 1e-6 for 8 and 16-bit weights */
+  STOKER_RENORMALISE = 2
 };
 
 /* Grouped-query attention of `tokens` new queries over `length` cached positions, the queries being the last of them.
@@ -125,6 +126,38 @@ typedef struct stoker_attention_call {
   float* y; /* [tokens, heads, value_dim] */
 } stoker_attention_call;
 
+/* The attention half of a pre-norm layer: x += o(attention(q, k, v of norm(x))), then `normed` = post_norm(x). Queries and keys are
+ * normed per head where q_norm and k_norm are given, and their first `rotary_dim` values turned by `cosine` and `sine`. Keys and
+ * values of the new tokens are written to the cache, as its last `tokens` of `length` positions. */
+typedef struct stoker_block_call {
+  int64_t tokens, hidden, heads, kv_heads, head_dim, rotary_dim;
+  float* x;                              /* [tokens, hidden], in place */
+  const float *input_norm, *post_norm;   /* [hidden] */
+  const float *q_norm, *k_norm;          /* [head_dim], or NULL both */
+  const float *cosine, *sine;            /* [tokens, rotary_dim / 2] */
+  const stoker_matrix *q, *k, *v, *o;
+  void *keys, *values; /* [kv_heads, at least length, head_dim] by strides in elements */
+  int64_t kv_head_stride, kv_token_stride, length;
+  int32_t kv_type; /* STOKER_F32 or STOKER_BF16 */
+  int32_t flags;   /* stoker_flag */
+  int64_t window;
+  float eps, scale, softcap, reserved;
+  const float* sinks;
+  float* normed; /* [tokens, hidden] */
+} stoker_block_call;
+
+/* The top_k highest of x times the router's matrix, highest first (of equals the first), with their softmax: over all experts,
+ * or with STOKER_RENORMALISE over the chosen. */
+typedef struct stoker_route_call {
+  int64_t tokens, top_k;
+  const float* x; /* [tokens, cols] */
+  const stoker_matrix* router;
+  int32_t flags;
+  int32_t reserved;
+  int32_t* ids;   /* [tokens, top_k] */
+  float* weights; /* [tokens, top_k] */
+} stoker_route_call;
+
 typedef struct stoker_pool stoker_pool;
 
 STOKER_API int32_t stoker_abi_version(void);
@@ -142,6 +175,8 @@ STOKER_API int32_t stoker_check(const stoker_matrix* matrix); /* what a call wou
 STOKER_API int32_t stoker_linear(stoker_pool* pool, const float* x, int64_t tokens, const stoker_matrix* matrix, int32_t flags, float* y);
 STOKER_API int32_t stoker_moe(stoker_pool* pool, const stoker_moe_call* call);
 STOKER_API int32_t stoker_attention(stoker_pool* pool, const stoker_attention_call* call);
+STOKER_API int32_t stoker_attention_block(stoker_pool* pool, const stoker_block_call* call);
+STOKER_API int32_t stoker_route(stoker_pool* pool, const stoker_route_call* call);
 
 /* Reads every byte once with all threads, for the machine's ceiling. */
 STOKER_API int32_t stoker_read(stoker_pool* pool, const void* data, int64_t bytes, uint64_t* sum);

@@ -13,16 +13,20 @@ namespace stoker {
 // How a kernel wants its activations.
 enum class Operand : int { kF32, kBf16, kQ8 };
 
-// 128 activations as int8 with a scale per 16. Even and odd columns lie apart, because a byte of 4-bit weights holds one of
-// each: its low nibbles then meet `even` and its high nibbles `odd` without a shuffle. Lane j of a 512-bit dot product covers
-// columns 8j to 8j + 7, hence two lanes to a scale. `offset` undoes the bias that makes weight codes unsigned.
+// 256 activations as int8, in 16 groups of 16 columns with a scale each. Every lane of a dot product over 512 bits belongs to one
+// group, so that a group is scaled once: `even[0]` holds of each lane's group the even ones of its first 8 columns, `even[1]` of
+// its last 8, `odd` the odd ones. Even and odd lie apart because a byte of 4-bit weights holds one of each. `offset` undoes the
+// bias that makes weight codes unsigned: minus bias times the group's sum.
 struct Q8Block {
-  int8_t even[64], odd[64];
-  float scale[16];     // of block b in lanes 2b and 2b + 1
-  int32_t offset[16];  // minus bias times the sum of block b, in lane 2b; lane 2b + 1 is 0
+  int8_t even[2][64], odd[2][64];
+  float scale[16];
+  int32_t offset[16];
 };
-constexpr int64_t kQ8Columns = 128;
+constexpr int64_t kQ8Columns = 256;
 constexpr int64_t kQ8Group = 16;  // a scale per 32 costs 5.4e-3 of a Gaussian's dot product, per 16 4.7e-3
+
+// The lane of a group: as one in-lane shuffle of two loads of 64 bytes of weights leaves them.
+constexpr int64_t q8_lane(int64_t group) { return group % 8 / 2 * 4 + group / 8 * 2 + group % 2; }
 
 inline int64_t blocks_of(int64_t count, int64_t block) { return (count + block - 1) / block; }
 
@@ -45,6 +49,8 @@ struct Rows {
   float* y;  // row r of token t goes to y[y_stride * (y_index ? y_index[t] : t) + r - y_first]
   int64_t y_stride, y_first;
   const int32_t* y_index;
+  const stoker_matrix* next = nullptr;  // what this thread reads afterwards, from row `next_row` on: a hint to fetch it ahead
+  int64_t next_row = 0;
 
   const char* operand(int64_t token) const { return x + x_stride * (x_index ? x_index[token] : token); }
   float* result(int64_t token, int64_t row) const {
@@ -63,6 +69,9 @@ struct Tier {
   void (*weighted_sum)(const float* outputs, int64_t stride, const float* weights, int64_t ranks, int64_t count, float* y);
   void (*attend)(const stoker_attention_call& call, int64_t kv_head, int64_t first_token, int64_t last_token, char* scratch);
   int64_t (*attend_bytes)(const stoker_attention_call& call);  // scratch per thread
+  void (*rms_norm)(const float* x, const float* weight, int64_t count, float eps, float* out);
+  void (*rotate)(float* x, const float* cosine, const float* sine, int64_t half);
+  void (*add_to)(float* x, const float* y, int64_t count);
   uint64_t (*read)(const char* data, int64_t bytes);
 };
 
