@@ -12,8 +12,8 @@ from engine.checkpoint.index import Checkpoint, open_checkpoint, read_json
 from engine.config import Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder, ExpertFormat, recognise_experts
-from engine.experts.cache import ExpertCache
-from engine.experts.policy import LayerLru
+from engine.experts.cache import NUM_GUESTS, ExpertCache
+from engine.experts.policy import Heat
 from engine.experts.run import ExpertRunner
 from engine.generate import Limits, Token, generate
 from engine.hardware.probe import probe
@@ -23,11 +23,13 @@ from engine.meter import Meter, Traffic
 from engine.models.decoder import swiglu_shapes
 from engine.models.dense import Dense, find_dense
 from engine.models.hf_config import HfConfig
+from engine.models.lookahead import NextRouter
 from engine.models.registry import Architecture, find
 from engine.plan.footprint import Footprint
 from engine.plan.plan import make_plan
 from engine.plan.predict import predict
 from engine.protocol import ChatMessage, Plan
+from engine.quant.registry import quantization_of
 from engine.sample import make_sampler
 from engine.session import Session
 from engine.text.template import ChatTemplate
@@ -62,7 +64,7 @@ def inspect(folder: Path) -> Source:
     config = module.Config.read(checkpoint.config, checkpoint.name)
     dense = find_dense(checkpoint, module.weight_shapes(config))
     experts = map_experts(checkpoint, architecture.experts)
-    expert_format = recognise_experts(experts, architecture.experts)
+    expert_format = recognise_experts(experts, architecture.experts, quantization_of(checkpoint.config))
     _check_experts(checkpoint, config, experts, expert_format)
     footprint = _footprint(checkpoint, architecture, config, dense, experts, expert_format)
     return Source(checkpoint, architecture, config, dense, experts, expert_format, footprint)
@@ -96,11 +98,16 @@ def open_session(
     refs = [*source.dense.refs, *experts.small_refs()]
     tensors = load_dense(reader, refs, lambda done, total: progress("Reading the dense weights", done, total))
     arena = RamArena(footprint.slot_bytes, sum(plan.slots_per_layer))
-    cache = ExpertCache(experts.layers, plan.slots_per_layer, LayerLru())
+    policy = Heat(experts.layers, experts.num_experts)
+    num_guests = max(NUM_GUESTS, 2 * footprint.top_k)  # a token's misses, and as many that are read ahead for the next layer
+    cache = ExpertCache(experts.layers, plan.slots_per_layer, policy, num_guests)
     binder = ExpertBinder(experts, source.expert_format, tensors)
-    runner = ExpertRunner(experts, binder, source.config.math, cache, arena, reader, kernels, meter)
+    binder.check_resident()
+    weights, rows = source.dense.bind(tensors), source.architecture
+    look_ahead = NextRouter(weights, rows.router, rows.norm, experts.layers, footprint.top_k, kernels)
+    runner = ExpertRunner(experts, binder, source.config.math, cache, arena, reader, kernels, meter, look_ahead)
     kv = KvCache(footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context)
-    model = source.architecture.load().build(source.config, source.dense.bind(tensors), kernels)
+    model = source.architecture.load().build(source.config, weights, kernels)
     return Session(model, kv, runner, reader, meter, footprint.dense_read_bytes)
 
 

@@ -23,7 +23,7 @@ class ExpertNames:
     """How an architecture names the matrices of its experts, {layer} standing for the layer's number."""
 
     prefix: str  # "model.layers.{layer}.mlp.experts"
-    separate: tuple[str, str, str] | None = None  # gate, up, down of experts with tensors of their own
+    separate: tuple[str, ...] | None = None  # gate, up, down of experts with tensors of their own; up, down without a gate
     fused: tuple[str, str] | None = None  # gate and up together, down; experts stacked in the first dimension
     is_interleaved: bool = False  # rows of a fused gate and up alternate
 
@@ -176,7 +176,7 @@ def _check_alike(checkpoint: Checkpoint, found: dict[int, dict[int, Parts]]) -> 
                 "The download is incomplete: get the model again.",
             )
         for expert, parts in experts.items():
-            _check_parts(f"Expert {expert} of layer {layer} in {checkpoint.name}", dict(_signature(parts)), expected)
+            _check_parts(f"Expert {expert} of layer {layer} in {checkpoint.name}", parts, expected)
 
 
 Signature = tuple[tuple[tuple[str, str], tuple[str, tuple[int, ...]]], ...]  # (matrix, suffix), (type, shape)
@@ -186,18 +186,22 @@ def _signature(parts: Parts) -> Signature:
     return tuple(sorted((name, (ref.dtype, ref.shape)) for name, ref in parts.items()))
 
 
-def _check_parts(
-    what: str,
-    parts: dict[tuple[str, str], tuple[str, tuple[int, ...]]],
-    expected: dict[tuple[str, str], tuple[str, tuple[int, ...]]],
-) -> None:
+def _check_parts(what: str, parts: Parts, expected: dict[tuple[str, str], tuple[str, tuple[int, ...]]]) -> None:
+    for name, ref in parts.items():
+        dtype, shape = expected.get(name, ("", ()))
+        if dtype and (ref.dtype, ref.shape) != (dtype, shape):
+            raise EngineError(
+                "checkpoint.uneven_experts",
+                f"{what} has {ref.name} in {ref.file.name} as {ref.dtype}{list(ref.shape)}, the others {dtype}{list(shape)}.",
+                "Mixed formats are not supported: get another release of this model.",
+            )
     if missing := expected.keys() - parts.keys():
         hint = "The download is incomplete: get the model again."
         raise EngineError("checkpoint.missing_tensor", f"{what} has no {''.join(min(missing))}.", hint)
-    for name, (dtype, shape) in parts.items():
-        if expected.get(name) != (dtype, shape):
-            raise EngineError(
-                "checkpoint.uneven_experts",
-                f"{what} has {''.join(name)} as {dtype}{list(shape)}, unlike the others.",
-                "Mixed formats are not supported: get another release of this model.",
-            )
+    if extra := parts.keys() - expected.keys():
+        ref = parts[min(extra)]
+        raise EngineError(
+            "checkpoint.uneven_experts",
+            f"{what} has {ref.name} in {ref.file.name}, which the others do not have.",
+            "Mixed formats are not supported: get another release of this model.",
+        )

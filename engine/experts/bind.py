@@ -1,17 +1,21 @@
 """From the bytes of an expert to the matrices that the kernels take, in place. Knows formats through `engine.quant` alone."""
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from engine.checkpoint.experts import ExpertMap, ExpertNames
+from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
 from engine.kernels.weights import PLAIN, Weight
-from engine.quant.layout import Layout
+from engine.quant.layout import Layout, unusable
 from engine.quant.registry import recognise, require_one_format
 from engine.tiers.arena import part_start
 
-Matrices = tuple[Weight, Weight, Weight]  # gate, up, down
+Matrices = tuple[Weight | None, Weight, Weight]  # gate, up, down; no gate for activations without one
 
 
 @dataclass(frozen=True)
@@ -30,25 +34,48 @@ class ExpertFormat:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Gate, up and down as [out, in]."""
-        if (separate := self.names.separate) and separate[0] in self.layouts:
-            return tuple((self.layouts[matrix].rows, self.layouts[matrix].cols) for matrix in separate)
+        """Gate (where there is one), up and down as [out, in]."""
+        if separate := self.separate:
+            return tuple(self.layouts[matrix].shape for matrix in separate)
         assert self.names.fused
         both, down = (self.layouts[matrix] for matrix in self.names.fused)
         half = (both.rows // 2, both.cols)
-        return half, half, (down.rows, down.cols)
+        return half, half, down.shape
+
+    @property
+    def separate(self) -> tuple[str, ...] | None:
+        """The matrices' names where each is a tensor of its own, None where gate and up are fused."""
+        return self.names.separate if self.names.separate and self.names.separate[0] in self.layouts else None
 
 
-def recognise_experts(experts: ExpertMap, names: ExpertNames) -> ExpertFormat:
+def recognise_experts(experts: ExpertMap, names: ExpertNames, quantization: Mapping[str, Any]) -> ExpertFormat:
     """The format of all experts. Raises `EngineError` that names the tensor for an unknown, mixed or damaged one."""
-    found = {matrix: recognise(matrix, parts) for matrix, parts in experts.sample.matrices().items()}
-    groups = [group for group in (names.separate, names.fused) if group and not found.keys().isdisjoint(group)]
-    expected = max(groups, key=lambda group: len(found.keys() & set(group)))
-    if missing := [matrix for matrix in expected if matrix not in found]:
+    matrices = experts.sample.matrices()
+    layouts = {matrix: recognise(_stem(parts), parts, quantization) for matrix, parts in matrices.items()}
+    groups = [group for group in (names.separate, names.fused) if group and not layouts.keys().isdisjoint(group)]
+    expected = max(groups, key=lambda group: len(layouts.keys() & set(group)))
+    if missing := [matrix for matrix in expected if matrix not in layouts]:
         raise EngineError(
             "checkpoint.missing_tensor", f"The experts have no {missing[0]}.", "The download is incomplete: get it again."
         )
-    return ExpertFormat(require_one_format(found.values()), names, {matrix: layout for matrix, (_, layout) in found.items()})
+    form = ExpertFormat(require_one_format(layouts.values()), names, layouts)
+    if form.separate is None:
+        _check_halves(layouts[expected[0]], matrices[expected[0]])
+    return form
+
+
+def _stem(parts: Mapping[str, TensorRef]) -> str:
+    """What the names of a matrix's tensors have in common, without the index that stands for a slice of a fused one."""
+    suffix, ref = next(iter(parts.items()))
+    return ref.name.partition("[")[0].removesuffix(suffix)
+
+
+def _check_halves(both: Layout, parts: Mapping[str, TensorRef]) -> None:
+    """Gate and up of one tensor are used as two matrices: a block of scales may not lie in both."""
+    half = both.rows // 2
+    if both.rows % 2 or (both.scales and both.block_rows < both.rows and half % both.block_rows):
+        reason = f"its {both.rows} rows are not twice a whole number of {both.block_rows or 1}-row blocks"
+        raise unusable(parts[both.data], both.kind, reason)
 
 
 class ExpertBinder:
@@ -56,21 +83,43 @@ class ExpertBinder:
 
     def __init__(self, experts: ExpertMap, form: ExpertFormat, small: dict[str, torch.Tensor]) -> None:
         self._experts, self._form, self._small = experts, form, small
+        self._checked: set[tuple[int, int]] = set()
+
+    def check_resident(self) -> None:
+        """Reads the contents of all resident parts. Raises `EngineError` naming one that no kernel can use."""
+        refs: dict[tuple[str, str], list[TensorRef]] = defaultdict(list)
+        for experts in self._experts.ranges.values():
+            for expert in experts:
+                for matrix, suffix, ref in expert.small:
+                    refs[matrix, suffix].append(ref)
+        for (matrix, suffix), every in refs.items():
+            layout = self._form.layouts[matrix]
+            if layout.fault(suffix, torch.cat([self._small[ref.name] for ref in every])) is not None:
+                for ref in every:
+                    layout.check(suffix, self._small[ref.name], ref)
 
     def bind(self, layer: int, expert: int, memory: torch.Tensor) -> Matrices:
-        """Gate, up and down of an expert whose runs have been read into `memory`, uint8 [stride]."""
+        """Gate, up and down of an expert whose runs have been read into `memory`, uint8 [stride].
+
+        The first time its scales are read too; files do not change. Raises `EngineError` naming one that no kernel can use.
+        """
         where = self._experts.ranges[layer][expert]
+        is_new = (layer, expert) not in self._checked
         parts: dict[str, dict[str, torch.Tensor]] = {matrix: {} for matrix in self._form.layouts}
         for part in where.parts:
             start = part_start(where, part)
-            parts[part.matrix][part.suffix] = memory[start : start + part.ref.nbytes]
+            data = memory[start : start + part.ref.nbytes]
+            if is_new:
+                self._form.layouts[part.matrix].check(part.suffix, data, part.ref)
+            parts[part.matrix][part.suffix] = data
+        self._checked.add((layer, expert))
         for matrix, suffix, ref in where.small:
             parts[matrix][suffix] = self._small[ref.name]
         bound = {matrix: layout.bind(parts[matrix]) for matrix, layout in self._form.layouts.items()}
+        if separate := self._form.separate:
+            *gate, up, down = (bound[matrix] for matrix in separate)
+            return gate[0] if gate else None, up, down
         names = self._form.names
-        if names.separate and names.separate[0] in bound:
-            gate, up, down = (bound[matrix] for matrix in names.separate)
-            return gate, up, down
         assert names.fused
         both, down = (bound[matrix] for matrix in names.fused)
         half = both.rows // 2

@@ -2,25 +2,32 @@
 
 Hits are computed first while the misses are read; misses follow in the order in which they land. The sum over a token's
 experts is always taken in routing order, so that placement cannot change even the rounding.
+
+Behind a decoded token's misses the drive gets the next layer's likely ones, so that it does not idle until that layer's router
+has run. Those that routing then does not ask for are given up where their read has not begun, and counted apart where it has.
 """
 
 import queue
 import time
 from collections import deque
+from collections.abc import Callable, Collection, Iterable
 
 import torch
 
 from engine.checkpoint.experts import ExpertMap
 from engine.experts.bind import ExpertBinder
 from engine.experts.cache import ExpertCache
+from engine.experts.policy import Expert
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import ExpertTable
 from engine.kernels.weights import ExpertMath
-from engine.meter import Link, Meter
+from engine.meter import Link, Meter, Phase
 from engine.tiers.arena import RamArena, run_bases
-from engine.tiers.disk import DiskReader
+from engine.tiers.disk import DiskReader, Read
 
-Landed = tuple[tuple[int, int], int, Exception | None]  # (expert, slot), bytes read, what went wrong
+Landed = tuple[Expert, int, Exception | None]  # which, bytes read, what went wrong
+LookAhead = Callable[[int, torch.Tensor], list[Expert]]
+"""From a layer and its input x [1, H] to the experts that the next one will probably want, the likeliest first."""
 
 
 class ExpertRunner:
@@ -36,78 +43,146 @@ class ExpertRunner:
         reader: DiskReader,
         kernels: Kernels,
         meter: Meter,
+        look_ahead: LookAhead = lambda *_: [],
     ) -> None:
         self._experts, self._binder, self._math = experts, binder, math
         self._cache, self._arena, self._reader = cache, arena, reader
-        self._kernels, self._meter = kernels, meter
+        self._kernels, self._meter, self._look_ahead = kernels, meter, look_ahead
         self._expert_bytes = experts.expert_bytes
         self._table = ExpertTable(arena.num_slots)
         self._landed: queue.SimpleQueue[Landed] = queue.SimpleQueue()
+        self._reads: dict[Expert, tuple[Read, int]] = {}  # on their way, and the slot of each
+        self._guessed: set[Expert] = set()  # read for the next layer, which has not asked yet
+        self._is_decode = False
+
+    def begin(self, phase: Phase) -> None:
+        """A pass follows. Only decoded tokens say which experts are worth keeping: a prompt passes through the guests' slots."""
+        self._is_decode = phase is Phase.DECODE
+        self.settle()
+
+    def settle(self) -> None:
+        """Until nothing is on its way, as a pass that failed or was cancelled may have left it."""
+        self._give_up(self._guessed)
+        self._guessed = set()
+        for expert in list(self._reads):
+            self._cancel(expert)
+        while self._reads:
+            self._land(self._landed.get())
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Weighted sum of each token's experts: x [T, H], ids [T, k], weights [T, k] to [T, H]. Raises `EngineError`."""
-        wanted = list(dict.fromkeys(ids.flatten().tolist()))
-        hits = {expert: slot for expert in wanted if (slot := self._cache.lookup(layer, expert)) is not None}
-        misses = [expert for expert in wanted if expert not in hits]
-        self._meter.lookups(len(hits), len(misses))
-        call = _Call(layer, x, ids, weights)
-        y = self._compute_as_they_land(call, hits, deque(misses)) if misses else self._compute(call, hits, is_last=True)
-        self._cache.touch(layer, wanted)
+        wanted = [(layer, expert) for expert in dict.fromkeys(ids.flatten().tolist())]
+        while not self._landed.empty():
+            self._land(self._landed.get())
+        guessed, self._guessed = self._guessed, set()
+        self._give_up(guessed.difference(wanted))
+        hits = {expert: slot for expert in wanted if (slot := self._cache.lookup(*expert)) is not None}
+        num_hits = sum(expert not in guessed for expert in hits)
+        self._meter.lookups(num_hits, len(wanted) - num_hits)
+        call = _Call(x, ids, weights)
+        if len(hits) == len(wanted):
+            self._guess(layer, x, hits)
+            y = self._compute(call, hits, is_last=True)
+        else:
+            y = self._compute_as_they_land(layer, call, hits, [expert for expert in wanted if expert not in hits])
+        if self._is_decode:
+            self._cache.touch(layer, [expert for _, expert in wanted])
         assert y is not None, "the last call sums"
         return y
 
-    def _compute_as_they_land(self, call: "_Call", hits: dict[int, int], waiting: deque[int]) -> torch.Tensor | None:
-        """Read ahead into every slot that nothing still to be computed occupies; a prompt may touch more experts than fit."""
+    def _compute_as_they_land(
+        self, layer: int, call: "_Call", hits: dict[Expert, int], misses: Collection[Expert]
+    ) -> torch.Tensor | None:
+        """Reads into every slot that nothing still to be computed occupies; a prompt may touch more experts than fit."""
         call.outputs = call.x.new_empty(*call.ids.shape, call.x.shape[1])  # [T, k, H]
-        y, in_flight = None, self._read_ahead(call.layer, waiting, hits)
-        try:
-            if hits:
-                self._compute(call, hits)
-                in_flight += self._read_ahead(call.layer, waiting, ())
-            while in_flight:
-                landed = self._await_one()
-                in_flight -= 1
-                expert, slot = self._settle(call.layer, landed)
-                y = self._compute(call, {expert: slot}, is_last=not in_flight and not waiting)
-                in_flight += self._read_ahead(call.layer, waiting, ())
-        finally:
-            for _ in range(in_flight):  # only after an error: no read may outlive this call
-                (_, slot), _, _ = self._landed.get()
-                self._cache.abandon(call.layer, slot)
-        assert not waiting, "the plan gives every layer at least top-k slots"
+        y = None
+        awaited = {expert for expert in misses if expert in self._reads}
+        waiting = deque(expert for expert in misses if expert not in awaited)
+        awaited |= self._start(waiting, hits)
+        if not waiting:
+            self._guess(layer, call.x, hits)
+        if hits:
+            self._compute(call, hits)
+            awaited |= self._start(waiting, ())
+        while awaited:
+            ready = self._await(awaited)
+            awaited -= ready.keys()
+            awaited |= self._start(waiting, ready)
+            if ready:
+                y = self._compute(call, ready, is_last=not awaited and not waiting)
+                awaited |= self._start(waiting, ())
+        assert not waiting, "guests always leave a slot to read into"
         return y
 
-    def _read_ahead(self, layer: int, waiting: deque[int], keep: dict[int, int] | tuple[()]) -> int:
-        """Start reads while slots can be had; returns how many."""
-        started = 0
-        while waiting:
-            slot = self._cache.claim(layer, keep)
-            if slot is None:
-                break
+    def _start(self, waiting: deque[Expert], keep: Collection[Expert]) -> set[Expert]:
+        """Start reads while slots can be had; returns which."""
+        started = set()
+        while waiting and (slot := self._cache.claim(keep)) is not None:
             expert = waiting.popleft()
-            where = self._experts.ranges[layer][expert]
-            self._reader.submit(where.runs, run_bases(where), self._arena.memory(slot), (expert, slot), self._landed)
-            started += 1
+            self._submit(expert, slot)
+            started.add(expert)
         return started
 
-    def _await_one(self) -> Landed:
+    def _guess(self, layer: int, x: torch.Tensor, keep: Collection[Expert]) -> None:
+        """Start reads for the next layer, behind all others. `keep` is still to be computed."""
+        if not self._is_decode:
+            return
+        likely = self._look_ahead(layer, x)
+        absent = deque(expert for expert in likely if self._cache.lookup(*expert) is None and expert not in self._reads)
+        self._guessed = self._start(absent, {*keep, *likely})
+
+    def _submit(self, expert: Expert, slot: int) -> None:
+        where = self._experts.ranges[expert[0]][expert[1]]
+        read = self._reader.submit(where.runs, run_bases(where), self._arena.memory(slot), expert, self._landed)
+        self._reads[expert] = read, slot
+
+    def _await(self, awaited: Collection[Expert]) -> dict[Expert, int]:
+        """Waits for the next read; the slots of those that landed by then and are awaited. Raises what went wrong with one."""
         begun = time.perf_counter()
-        landed = self._landed.get()
+        landed = [self._landed.get()]
         self._meter.stall(time.perf_counter() - begun)
-        return landed
+        while not self._landed.empty():
+            landed.append(self._landed.get())
+        ready = {}
+        for one in landed:
+            slot, error = self._land(one)
+            if one[0] in awaited:
+                if error is not None:
+                    raise error
+                ready[one[0]] = slot
+        return ready
 
-    def _settle(self, layer: int, landed: Landed) -> tuple[int, int]:
-        """The expert that landed and its slot, now resident. A failed read frees its slot and raises."""
-        (expert, slot), nbytes, error = landed
+    def _land(self, landed: Landed) -> tuple[int, Exception | None]:
+        """The slot of an expert that is resident now; after a failed read or with unusable bytes the slot is free again."""
+        expert, nbytes, error = landed
+        _, slot = self._reads.pop(expert)
+        try:
+            self._meter.add(Link.DISK, nbytes, 0.0)
+            if error is None:
+                self._table.set(slot, *self._binder.bind(*expert, self._arena.tensor(slot)))
+        except Exception as caught:  # of an expert that was only guessed it does not matter
+            error = caught
         if error is not None:
-            self._cache.abandon(layer, slot)
-            raise error
-        self._meter.add(Link.DISK, nbytes, 0.0)
-        self._table.set(slot, *self._binder.bind(layer, expert, self._arena.tensor(slot)))
-        self._cache.commit(layer, expert, slot)
-        return expert, slot
+            self._cache.abandon(slot)
+        else:
+            self._cache.commit(*expert, slot)
+        return slot, error
 
-    def _compute(self, call: "_Call", slots: dict[int, int], *, is_last: bool = False) -> torch.Tensor | None:
+    def _give_up(self, guessed: Iterable[Expert]) -> None:
+        """Routing did not ask for these."""
+        for expert in guessed:
+            if expert not in self._reads or not self._cancel(expert):
+                self._meter.unasked(self._expert_bytes)
+
+    def _cancel(self, expert: Expert) -> bool:
+        read, slot = self._reads[expert]
+        if not read.cancel():
+            return False
+        del self._reads[expert]
+        self._cache.abandon(slot)
+        return True
+
+    def _compute(self, call: "_Call", slots: dict[Expert, int], *, is_last: bool = False) -> torch.Tensor | None:
         """These experts' rows of the outputs; the weighted sum of all of them with the last call."""
         with self._meter.timed(Link.RAM, len(slots) * self._expert_bytes):
             return self._kernels.moe(
@@ -125,14 +200,15 @@ class ExpertRunner:
 class _Call:
     """One layer's work. `outputs` [T, k, H] is needed only when it is done in several calls."""
 
-    def __init__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        self.layer, self.x, self.ids, self.weights = layer, x, ids, weights
+    def __init__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
+        self.x, self.ids, self.weights = x, ids, weights
         self.outputs: torch.Tensor | None = None
 
-    def slots_of(self, slots: dict[int, int]) -> torch.Tensor:
+    def slots_of(self, slots: dict[Expert, int]) -> torch.Tensor:
         """int32 [T, k]: the slot of each routed expert, -1 for those that are not of `slots`."""
+        own = {expert: slot for (_, expert), slot in slots.items()}
         if len(self.ids) == 1:
-            return torch.tensor([[slots.get(expert, -1) for expert in self.ids[0].tolist()]], dtype=torch.int32)
+            return torch.tensor([[own.get(expert, -1) for expert in self.ids[0].tolist()]], dtype=torch.int32)
         by_expert = torch.full((int(self.ids.max()) + 1,), -1, dtype=torch.int32)
-        by_expert[torch.tensor(list(slots))] = torch.tensor(list(slots.values()), dtype=torch.int32)
+        by_expert[torch.tensor(list(own))] = torch.tensor(list(own.values()), dtype=torch.int32)
         return by_expert[self.ids]

@@ -11,7 +11,7 @@ from engine.kernels.weights import Weight
 from engine.models.decoder import Shapes
 from engine.models.layers import Weights
 from engine.quant.layout import Layout
-from engine.quant.registry import by_stem, recognise
+from engine.quant.registry import by_stem, quantization_of, recognise
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _EMBEDDING = "model.embed_tokens"
@@ -31,10 +31,13 @@ class Dense:
         return list({ref.name: ref for ref in (*refs, *self.vectors.values())}.values())
 
     def bind(self, tensors: dict[str, torch.Tensor]) -> Weights:
-        """The model's weights over loaded bytes, uint8 by tensor name. Raises `EngineError` for a scale that is no number."""
+        """The model's weights over loaded bytes, uint8 by tensor name. Raises `EngineError` for unusable contents."""
         matrices: dict[str, Weight] = {}
         for stem, (layout, parts) in self.layouts.items():
-            matrices[stem] = layout.bind({suffix: tensors[parts[suffix].name] for suffix in layout.parts})
+            held = {suffix: tensors[parts[suffix].name] for suffix in layout.parts}
+            for suffix, data in held.items():
+                layout.check(suffix, data, parts[suffix])
+            matrices[stem] = layout.bind(held)
         vectors = {name: tensors[name].view(_FLOATS[ref.dtype]).float() for name, ref in self.vectors.items()}
         return Weights(matrices, vectors)
 
@@ -42,6 +45,7 @@ class Dense:
 def find_dense(checkpoint: Checkpoint, shapes: Shapes) -> Dense:
     """Raises `EngineError` naming the first tensor that is missing, shaped otherwise or in an unknown format."""
     stems = by_stem({name: ref for name, ref in checkpoint.tensors.items() if ".experts." not in name})
+    quantization = quantization_of(checkpoint.config)
     layouts: dict[str, tuple[Layout, dict[str, TensorRef]]] = {}
     vectors: dict[str, TensorRef] = {}
     for name, shape in shapes.items():
@@ -52,7 +56,7 @@ def find_dense(checkpoint: Checkpoint, shapes: Shapes) -> Dense:
             continue
         if name not in stems:
             raise missing(checkpoint, f"{name}.weight")
-        _, layout = recognise(name, stems[name])
+        layout = recognise(name, stems[name], quantization)
         _check_shape(name, (layout.rows, layout.cols), shape)
         layouts[name] = layout, stems[name]
     _check_float(_EMBEDDING, checkpoint.tensor(f"{_EMBEDDING}.weight").dtype)

@@ -6,7 +6,7 @@ compressed-tensors (nvfp4-pack-quantized): `weight_packed`, `weight_scale`, `wei
 """
 
 from engine.kernels.weights import Format, ScaleType
-from engine.quant.layout import Layout, Parts, bias_of, damaged, expect
+from engine.quant.layout import DamagedError, Layout, Parts, bias_of, expect, matrix_of
 
 BLOCK = 16
 
@@ -14,22 +14,24 @@ BLOCK = 16
 def recognises(parts: Parts) -> bool:
     scale = parts.get(".weight_scale")
     codes = parts.get(".weight_packed") or parts.get(".weight")
-    return scale is not None and scale.dtype == "F8_E4M3" and codes is not None and codes.dtype in ("U8", "F4")
+    has_codes = codes is not None and codes.dtype in ("U8", "F4")
+    return has_codes and (scale is None or scale.dtype == "F8_E4M3" or not _GLOBAL.isdisjoint(parts))
+
+
+_GLOBAL = frozenset({".weight_scale_2", ".weight_global_scale"})
 
 
 def describe(stem: str, parts: Parts) -> Layout:
     is_packed = ".weight_packed" in parts
     data, whole = (".weight_packed", ".weight_global_scale") if is_packed else (".weight", ".weight_scale_2")
-    codes = parts[data]
-    if len(codes.shape) != 2:
-        raise damaged(codes.name, f"its shape is {list(codes.shape)} where a matrix belongs")
-    rows, cols = codes.shape[0], codes.shape[1] * (1 if codes.dtype == "F4" else 2)
+    rows, width = matrix_of(parts, data, "[out, in / 2]")
+    cols = width * (1 if parts[data].dtype == "F4" else 2)
     if cols % BLOCK:
-        raise damaged(codes.name, f"{cols} columns are no multiple of {BLOCK}")
-    expect(stem, parts, ".weight_scale", ("F8_E4M3",), (rows, cols // BLOCK))
+        raise DamagedError(parts[data], f"{cols} columns are no multiple of {BLOCK}")
+    expect(parts, ".weight_scale", ("F8_E4M3",), (rows, cols // BLOCK))
     scalar = parts[whole].shape if whole in parts and parts[whole].shape in ((), (1,)) else (1,)
-    expect(stem, parts, whole, ("F32",), scalar)
-    bias, bias_dtype = bias_of(stem, parts, ".bias", rows)
+    expect(parts, whole, ("F32",), scalar)
+    bias, bias_dtype = bias_of(parts, ".bias", rows)
     return Layout(
         stem, Format.E2M1, rows, cols, data, cols // 2,
         ".weight_scale", ScaleType.E4M3, cols // BLOCK, 1, 1, BLOCK,

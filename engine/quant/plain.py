@@ -1,7 +1,7 @@
-"""F32, F16 and BF16: one tensor `weight` [out, in], as safetensors stores it."""
+"""F32, F16 and BF16: one tensor `weight` [out, in], as safetensors stores it; fused experts have it without the suffix."""
 
 from engine.kernels.weights import Format
-from engine.quant.layout import Layout, Parts, bias_of, expect
+from engine.quant.layout import Layout, Parts, bias_of, matrix_of
 
 FORMATS = {"F32": (Format.F32, 4), "F16": (Format.F16, 2), "BF16": (Format.BF16, 2)}
 
@@ -11,9 +11,7 @@ def recognises(parts: Parts) -> bool:
 
 
 def describe(stem: str, parts: Parts) -> Layout:
-    ref = parts[".weight"]
-    rows, cols = ref.shape[-2:] if len(ref.shape) >= 2 else (0, 0)
-    expect(stem, parts, ".weight", tuple(FORMATS), (*ref.shape[:-2], rows, cols))
-    kind, size = FORMATS[ref.dtype]
-    bias, bias_dtype = bias_of(stem, parts, ".bias", rows)
+    rows, cols = matrix_of(parts, ".weight")
+    kind, size = FORMATS[parts[".weight"].dtype]
+    bias, bias_dtype = bias_of(parts, "_bias" if "_bias" in parts else ".bias", rows)
     return Layout(stem, kind, rows, cols, ".weight", cols * size, bias=bias, bias_dtype=bias_dtype)

@@ -1,13 +1,14 @@
-"""Which format a matrix has, from its tensors' names, types and shapes alone: never from the model's name."""
+"""Which format a matrix has, from its tensors' names, types and shapes: never from the model's name."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
 from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
 from engine.quant import awq, fp8, gptq, int4, mxfp4, nvfp4, plain
-from engine.quant.layout import Layout, Parts
+from engine.quant.layout import DamagedError, Layout, Parts, unusable
 
 
 class QuantFormat(Protocol):
@@ -17,7 +18,7 @@ class QuantFormat(Protocol):
         """Whether these parts are this format's; they may still be damaged."""
 
     def describe(self, stem: str, parts: Parts) -> Layout:
-        """The matrix, its parts checked. Raises `EngineError` that names the tensor."""
+        """The matrix, its parts checked. Raises `DamagedError`."""
 
 
 FORMATS: dict[str, QuantFormat] = {
@@ -25,9 +26,10 @@ FORMATS: dict[str, QuantFormat] = {
 }  # fmt: skip
 SUFFIXES = (
     ".weight", ".weight_scale_inv", ".weight_scale", ".weight_scale_2", ".scale", ".bias",
-    ".weight_packed", ".weight_shape", ".weight_global_scale", ".weight_zero_point", ".input_scale", ".input_global_scale",
-    ".qweight", ".qzeros", ".scales", ".g_idx", "_blocks", "_scales", "_bias",
+    ".weight_packed", ".weight_shape", ".weight_global_scale", ".weight_zero_point", ".weight_g_idx",
+    ".input_scale", ".input_global_scale", ".qweight", ".qzeros", ".scales", ".g_idx", "_blocks", "_scales", "_bias",
 )  # fmt: skip
+_OF_ACTIVATIONS = {".input_scale", ".input_global_scale"}  # unused: the kernels quantise activations by themselves, if at all
 _LONGEST_FIRST = sorted(SUFFIXES, key=len, reverse=True)
 
 
@@ -41,28 +43,43 @@ def by_stem(tensors: Mapping[str, TensorRef]) -> dict[str, dict[str, TensorRef]]
     return dict(found)
 
 
-def recognise(stem: str, parts: Parts) -> tuple[str, Layout]:
-    """The format's name and the matrix's layout. Raises `EngineError` for none of them or a damaged one."""
+def quantization_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """config.json's `quantization_config`; empty where there is none."""
+    found = config.get("quantization_config")
+    return found if isinstance(found, dict) else {}
+
+
+def recognise(stem: str, parts: Parts, quantization: Mapping[str, Any]) -> Layout:
+    """The matrix's layout; `quantization` is config.json's, which decides only what headers leave open.
+
+    Raises `EngineError` for an unknown format, and one that names tensor, file and format for a damaged matrix.
+    """
     for name, entry in FORMATS.items():
         if entry.recognises(parts):
-            return name, entry.describe(stem, parts)
+            try:
+                layout = replace(entry.describe(stem, parts).configured(quantization), kind=name)
+            except DamagedError as damaged:
+                raise unusable(damaged.ref, name, damaged.reason) from None
+            if left := parts.keys() - set(layout.parts) - _OF_ACTIVATIONS:
+                raise unusable(parts[min(left)], name, f"it means something to {stem} that this version does not know")
+            return layout
     held = ", ".join(f"{stem}{suffix} {ref.dtype}{list(ref.shape)}" for suffix, ref in sorted(parts.items()))
     raise EngineError(
         "checkpoint.format", f"The weights {held} are in a format that is not supported.", "Get another release of this model."
     )
 
 
-def require_one_format(layouts: Iterable[tuple[str, Layout]]) -> str:
+def require_one_format(layouts: Iterable[Layout]) -> str:
     """The format that all have. Raises `EngineError`, naming two that differ: the experts of a layer must be alike."""
-    first: tuple[str, Layout] | None = None
-    for name, layout in layouts:
+    first: Layout | None = None
+    for layout in layouts:
         if first is None:
-            first = name, layout
-        elif name != first[0]:
+            first = layout
+        elif layout.kind != first.kind:
             raise EngineError(
                 "checkpoint.mixed_formats",
-                f"{first[1].stem} is {first[0]} and {layout.stem} is {name}: a layer's experts must share one format.",
+                f"{first.stem} is {first.kind} and {layout.stem} is {layout.kind}: a layer's experts must share one format.",
                 "Get another release of this model.",
             )
     assert first is not None, "a layer has experts"
-    return first[0]
+    return first.kind

@@ -45,27 +45,27 @@ SCALES = Scales()
 
 
 def parts(shape: Shape, encoding: Encoding, attention: Encoding, routing: Routing, seed: int) -> Iterator[Part]:
-    """All tensors, from the embedding to the head. `attention` encodes the four projections.
+    """All tensors, from the embedding to the head. `attention` encodes the four projections and the head.
 
     Raises ValueError for a pair of architecture and encoding that no one publishes.
     """
     dense = encoding.dense_dtype
     embedding = TensorSpec("model.embed_tokens.weight", dense, (shape.vocab, shape.hidden))
-    yield embedding, _embedding(embedding, routing, seed)
+    yield embedding, draw_embedding(embedding, routing, seed)
     for layer in range(shape.layers):
         block = f"model.layers.{layer}"
         yield _norm(f"{block}.input_layernorm.weight", dense, shape.hidden, seed)
         yield from _attention(shape, f"{block}.self_attn", attention, seed)
         yield _norm(f"{block}.post_attention_layernorm.weight", dense, shape.hidden, seed)
         router = TensorSpec(f"{block}.{_ROUTERS[shape.model_type]}.weight", dense, (shape.num_experts, shape.hidden))
-        yield _plain(router, SCALES.router / math.sqrt(shape.hidden), seed)
+        yield draw_plain(router, SCALES.router / math.sqrt(shape.hidden), seed)
         if shape.model_type == "gpt_oss":
-            yield _plain(TensorSpec(f"{block}.mlp.router.bias", dense, (shape.num_experts,)), SCALES.bias, seed)
+            yield draw_plain(TensorSpec(f"{block}.mlp.router.bias", dense, (shape.num_experts,)), SCALES.bias, seed)
             yield from _fused_experts(shape, f"{block}.mlp.experts", encoding, seed)
         else:
             yield from _own_experts(shape, block, encoding, seed)
     yield _norm("model.norm.weight", dense, shape.hidden, seed)
-    yield _plain(TensorSpec("lm_head.weight", dense, (shape.vocab, shape.hidden)), 1 / math.sqrt(shape.hidden), seed)
+    yield from attention.parts("lm_head", shape.vocab, shape.hidden, 1 / math.sqrt(shape.hidden), seed)
 
 
 def _attention(shape: Shape, base: str, encoding: Encoding, seed: int) -> Iterator[Part]:
@@ -75,12 +75,12 @@ def _attention(shape: Shape, base: str, encoding: Encoding, seed: int) -> Iterat
         gain = SCALES.attention if name == "o" else 1.0
         yield from encoding.parts(f"{base}.{name}_proj", rows, cols, gain / math.sqrt(cols), seed)
         if shape.model_type == "gpt_oss":
-            yield _plain(TensorSpec(f"{base}.{name}_proj.bias", dense, (rows,)), SCALES.bias, seed)
+            yield draw_plain(TensorSpec(f"{base}.{name}_proj.bias", dense, (rows,)), SCALES.bias, seed)
     if shape.model_type == "qwen3_moe":
         yield _norm(f"{base}.q_norm.weight", dense, shape.head_dim, seed)
         yield _norm(f"{base}.k_norm.weight", dense, shape.head_dim, seed)
     if shape.model_type == "gpt_oss":
-        yield _plain(TensorSpec(f"{base}.sinks", dense, (shape.heads,)), 1.0, seed)
+        yield draw_plain(TensorSpec(f"{base}.sinks", dense, (shape.heads,)), 1.0, seed)
 
 
 _ROUTERS = {"qwen3_moe": "mlp.gate", "mixtral": "block_sparse_moe.gate", "gpt_oss": "mlp.router"}
@@ -97,8 +97,8 @@ def expert_stds(shape: Shape) -> tuple[float, float]:
 
 
 def not_quantised(shape: Shape, *, attention: bool) -> list[str]:
-    """Module names for quantization_config: the head, the routers and, unless `attention` is quantised, its projections."""
-    modules = ["lm_head"]
+    """Module names for quantization_config: the routers and, unless `attention` is quantised, its projections and the head."""
+    modules = [] if attention else ["lm_head"]
     for layer in range(shape.layers):
         modules.append(f"model.layers.{layer}.{_ROUTERS[shape.model_type]}")
         if not attention:
@@ -130,13 +130,13 @@ def _fused_experts(shape: Shape, base: str, encoding: Encoding, seed: int) -> It
             yield blocks, _draw_bytes(blocks, seed)
             yield scales, _draw_e8m0(scales, std, seed)
         elif isinstance(encoding, Plain):
-            yield _plain(TensorSpec(f"{base}.{name}", encoding.dense_dtype, (count, cols, rows)), std, seed)
+            yield draw_plain(TensorSpec(f"{base}.{name}", encoding.dense_dtype, (count, cols, rows)), std, seed)
         else:
             raise ValueError("gpt-oss is published in MXFP4 and plain types, not in this format")
-        yield _plain(TensorSpec(f"{base}.{name}_bias", encoding.dense_dtype, (count, rows)), SCALES.bias, seed)
+        yield draw_plain(TensorSpec(f"{base}.{name}_bias", encoding.dense_dtype, (count, rows)), SCALES.bias, seed)
 
 
-def _plain(spec: TensorSpec, std: float, seed: int) -> Part:
+def draw_plain(spec: TensorSpec, std: float, seed: int) -> Part:
     return spec, lambda: draw_floats(generator(seed, spec.name), math.prod(spec.shape), std, spec.dtype)
 
 
@@ -153,10 +153,10 @@ def _draw_e8m0(spec: TensorSpec, std: float, seed: int) -> Callable[[], Array]:
     return lambda: draw_e8m0(generator(seed, spec.name), spec.num_bytes, std)
 
 
-def _embedding(spec: TensorSpec, routing: Routing, seed: int) -> Callable[[], Array]:
+def draw_embedding(spec: TensorSpec, routing: Routing, seed: int) -> Callable[[], Array]:
     rows, width = spec.shape
     if routing == "uniform":
-        return _plain(spec, SCALES.embedding, seed)[1]
+        return draw_plain(spec, SCALES.embedding, seed)[1]
 
     def draw() -> Array:
         rng = generator(seed, spec.name)

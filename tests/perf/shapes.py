@@ -75,6 +75,8 @@ def config_of(shape: Shape) -> dict[str, Any]:
         "hidden_act": "silu", "tie_word_embeddings": False, "attention_dropout": 0.0, "initializer_range": 0.02,
         "bos_token_id": 1, "eos_token_id": 2, "use_cache": True, "model_type": shape.model_type,
     }  # fmt: skip
+    if shape.model_type == "qwen3_5_moe":
+        return _qwen3_5_moe(shape, common)
     return common | {"qwen3_moe": _qwen3_moe, "gpt_oss": _gpt_oss, "mixtral": _mixtral}[shape.model_type](shape)
 
 
@@ -84,6 +86,35 @@ def _qwen3_moe(shape: Shape) -> dict[str, Any]:
         "head_dim": shape.head_dim, "intermediate_size": 8 * shape.expert_size, "moe_intermediate_size": shape.expert_size,
         "num_experts": shape.num_experts, "norm_topk_prob": True, "rope_scaling": None, "sliding_window": None,
         "use_sliding_window": False, "max_window_layers": shape.layers,
+    }  # fmt: skip
+
+
+def is_full_attention(layer: int) -> bool:
+    """Of Qwen3.5: every fourth layer; the others mix by a gated delta rule."""
+    return layer % 4 == 3
+
+
+def linear_heads(shape: Shape) -> tuple[int, int, int]:
+    """Key heads, value heads and their size in Qwen3.5's other layers: 16, 32 and 128 beside 16 heads of 256."""
+    return shape.heads, 2 * shape.heads, shape.head_dim // 2
+
+
+def _qwen3_5_moe(shape: Shape, common: dict[str, Any]) -> dict[str, Any]:
+    key_heads, value_heads, dim = linear_heads(shape)
+    text = {key: value for key, value in common.items() if key != "rope_theta"} | {
+        "model_type": "qwen3_5_moe_text", "head_dim": shape.head_dim, "attention_bias": False,
+        "moe_intermediate_size": shape.expert_size, "shared_expert_intermediate_size": shape.shared_size,
+        "num_experts": shape.num_experts, "linear_conv_kernel_dim": 4, "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": value_heads, "linear_key_head_dim": dim, "linear_value_head_dim": dim,
+        "layer_types": ["full_attention" if is_full_attention(layer) else "linear_attention" for layer in range(shape.layers)],
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": shape.rope_theta, "partial_rotary_factor": 0.25,
+            "mrope_section": [11, 11, 10], "mrope_interleaved": True,
+        },
+    }  # fmt: skip
+    return {
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": shape.model_type, "text_config": text,
+        "tie_word_embeddings": False,
     }  # fmt: skip
 
 

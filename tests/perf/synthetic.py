@@ -14,11 +14,12 @@ import numpy as np
 
 from engine.checkpoint.write import write_safetensors
 from tests.helpers.tiny import write_text_files
+from tests.perf import layout, qwen3_5
 from tests.perf.encode import ENCODINGS, Encoding, Part, Plain
-from tests.perf.layout import SCALES, Routing, not_quantised, parts
+from tests.perf.layout import SCALES, Routing
 from tests.perf.shapes import Shape, config_of
 
-_RECIPE = 2  # counts changes to what is drawn, so that a cache never serves another model under the same name
+_RECIPE = 3  # counts changes to what is drawn, so that a cache never serves another model under the same name
 
 
 def make(
@@ -32,8 +33,8 @@ def make(
 ) -> Path:
     """Write the checkpoint into `folder` and return it; one that was made from the same arguments is kept.
 
-    `encoding` is a key of `ENCODINGS` and holds for the experts; `attention` says whether the attention projections share it,
-    as in releases that quantise every linear layer, or stay plain. Raises ValueError for what no one publishes, KeyError for
+    `encoding` is a key of `ENCODINGS` and holds for the experts; `attention` says whether the attention projections and the head share it,
+    as in files that quantise every large matrix, or stay plain. Raises ValueError for what no one publishes, KeyError for
     an unknown name, OSError from the drive.
     """
     shape, coded = shape.cut(layers), ENCODINGS[encoding]
@@ -43,9 +44,10 @@ def make(
     on_attention: Encoding = coded if attention == "encoded" else Plain(coded.dense_dtype)
     if shape.model_type == "gpt_oss" and on_attention != Plain(coded.dense_dtype):
         raise ValueError("gpt-oss is published with plain attention only")
-    tensors = list(parts(shape, coded, on_attention, routing, seed))
+    named = qwen3_5 if shape.model_type == "qwen3_5_moe" else layout
+    tensors = list(named.parts(shape, coded, on_attention, routing, seed))
     config: dict[str, Any] = config_of(shape) | {"torch_dtype": {"BF16": "bfloat16", "F16": "float16"}.get(coded.dense_dtype)}
-    ignore = not_quantised(shape, attention=attention == "encoded")
+    ignore = named.not_quantised(shape, attention=attention == "encoded")
     if quantization := _quantization(shape, encoding, ignore):
         config["quantization_config"] = quantization
     partial = folder.with_name(f"{folder.name}.partial")

@@ -90,6 +90,32 @@ def test_gpt_oss_has_published_names(tmp_path: Path) -> None:
         make(tmp_path / "other", GPT_OSS, "nvfp4", 1)
 
 
+@pytest.mark.parametrize("encoding", ["bf16", "f8_e4m3"])
+def test_qwen3_5_has_published_names(tmp_path: Path, encoding: str) -> None:
+    """Those of transformers' own model, under the name of the text part; FP8 has a tensor for each expert's matrix."""
+    transformers = pytest.importorskip("transformers")
+    shape = SHAPES["qwen3.6-35b-a3b"].small(layers=4, hidden=128, vocab=512)
+    folder = make(tmp_path / "model", shape, encoding, 4, attention="encoded" if encoding == "f8_e4m3" else "plain")
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.CONFIG_MAPPING["qwen3_5_moe_text"](**text))
+    wanted = {name.replace("model.", "model.language_model.", 1): list(part.shape) for name, part in model.state_dict().items()}
+    found = {name: shape for name, (_, shape) in header(folder).items() if not name.endswith("_scale_inv")}
+    if encoding == "f8_e4m3":
+        for name in [name for name in wanted if ".experts." in name]:
+            count, rows, cols = wanted.pop(name)
+            base, is_fused = name.rpartition(".")[0], name.endswith("gate_up_proj")
+            for expert in range(count):
+                for part in ("gate_proj", "up_proj") if is_fused else ("down_proj",):
+                    wanted[f"{base}.{expert}.{part}.weight"] = [rows // 2 if is_fused else rows, cols]
+        scales = {name for name in header(folder) if name.endswith("_scale_inv")}
+        assert "model.language_model.layers.0.mlp.experts.255.down_proj.weight_scale_inv" in scales
+        assert "model.language_model.layers.3.self_attn.q_proj.weight_scale_inv" in scales
+        assert not any("mlp.gate." in name or "in_proj_a" in name for name in scales)
+    assert found == wanted
+    assert shape.num_experts == 256
+
+
 def test_a_checkpoint_depends_on_its_arguments_alone(tmp_path: Path) -> None:
     def data(name: str, encoding: str, seed: int) -> bytes:
         return (make(tmp_path / name, QWEN, encoding, 1, seed) / "model.safetensors").read_bytes()
