@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from engine import __version__
+from engine import __version__, store_cli
 from engine.config import Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.meter import Link, Phase, Traffic
 from engine.protocol import ChatMessage, Plan, StopReason
-from engine.store.library import find_model, list_models, models_folder
+from engine.store.library import find_model, models_folder
+from engine.trace_cli import add_trace
 from engine.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--overwrite", action="store_true", help="make it again where it exists")
 
-    _verb(verbs, "models", "list the models on this computer", _models)
+    store_cli.add_verbs(verbs, _verb, _ProgressBar)
+    add_trace(verbs)
     _verb(verbs, "host", "", _host)  # for the window alone: not listed
     return parser
 
@@ -150,23 +152,6 @@ def _host(_: argparse.Namespace) -> int:
     from engine.host import main as serve
 
     return serve()
-
-
-def _models(options: argparse.Namespace) -> int:
-    from engine.models.registry import SUPPORTED
-
-    folder = models_folder()
-    entries = list_models(folder, SUPPORTED)
-    if options.json:
-        _print_json({"folder": str(folder), "models": [dataclasses.asdict(entry) for entry in entries]})
-    else:
-        for entry in entries:
-            print(
-                f"{entry.name:32} {entry.weight_format:5} {format_bytes(entry.bytes):>8}  {entry.problem or entry.architecture}"
-            )
-        if not entries:
-            print(f"No models in {folder}. Make the demo model: stoker demo")
-    return 0
 
 
 def _demo(options: argparse.Namespace) -> int:
