@@ -16,9 +16,12 @@ from engine.config import Sampling, Wishes
 from engine.meter import Link, LinkUse, Origin, Phase, Traffic
 
 __all__ = [
-    "PROTOCOL_VERSION", "Cancel", "ChatMessage", "Failed", "Finished", "Generate", "Hello", "Link", "LinkUse", "ListModels",
-    "Load", "Loaded", "Message", "Meter", "ModelEntry", "Models", "Origin", "Phase", "Plan", "Progress", "ProtocolError",
-    "Sampling", "Started", "StopReason", "Text", "Traffic", "Wishes", "decode", "encode",
+    "PROTOCOL_VERSION", "AddDownload", "AddFolder", "Cancel", "ChatMessage", "DownloadAction", "DownloadJob",
+    "DownloadProgress", "DownloadState", "Downloads", "EditDownload", "Failed", "Finished", "ForgetFolder", "Generate", "Hello",
+    "LimitDownloads", "Link", "LinkUse", "ListDownloads", "ListModels", "Load", "Loaded", "Message", "Meter", "ModelEntry",
+    "ModelState", "Models", "MoveModel", "Origin", "Phase", "Plan", "Progress", "ProtocolError", "RemoveModel", "Removed",
+    "RunDownloads", "Sampling", "Started", "StopReason", "Text", "Traffic", "VerifyModel", "Wishes", "decode", "encode",
+    "request_id_of",
 ]  # fmt: skip
 
 PROTOCOL_VERSION = 1
@@ -42,6 +45,14 @@ class ChatMessage:
     content: str
 
 
+class ModelState(StrEnum):
+    UNVERIFIED = "unverified"  # it was there before: nobody compared its checksums
+    ARRIVING = "arriving"  # on its way, or left half way
+    WHOLE = "whole"  # every checksum was right
+    DAMAGED = "damaged"  # a checksum is wrong: its download again brings that file alone
+    AWAY = "away"  # its drive is not connected
+
+
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
     """A model folder on this computer. `problem` is empty when it can be loaded, else one sentence."""
@@ -52,6 +63,43 @@ class ModelEntry:
     weight_format: str
     bytes: int
     problem: str = ""
+    repo: str = ""  # on the Hub, where it is known
+    licence: str = ""
+    state: ModelState = ModelState.UNVERIFIED
+    is_ours: bool = False  # brought by Stoker, so that it may remove it
+    last_used: float = 0.0  # seconds since 1970; 0 never
+
+
+class DownloadState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "paused"  # by the person
+    FAILED = "failed"  # `text` and `hint` say why; it goes on when resumed
+    DONE = "done"
+
+
+class DownloadAction(StrEnum):
+    PAUSE = "pause"
+    RESUME = "resume"
+    MOVE = "move"  # to `position` in the queue, 0 the first
+    CANCEL = "cancel"  # what has arrived is kept
+    DELETE = "delete"  # what has arrived is deleted
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadJob:
+    """One repository in the queue, of which there is one job at most. Sizes are 0 until the Hub has told them."""
+
+    repo: str
+    revision: str
+    folder: str  # the chosen folder; empty: where the model is already, else the Hugging Face cache
+    state: DownloadState
+    total_bytes: int = 0
+    done_bytes: int = 0  # on the drive
+    commit: str = ""
+    code: str = ""  # of the error with which it failed, as in `Failed`
+    text: str = ""  # why it failed, or what it waits for
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +159,100 @@ class Cancel:
     request_id: int
 
 
-# Events: engine -> window. Every request is answered by exactly one of Models, Loaded, Finished or Failed.
+# Requests to a download child (`python -m engine download`), which serves the queue and the library without loading a model
+
+
+@dataclass(frozen=True, slots=True)
+class ListDownloads:
+    """Answered by `Downloads`, as are the three that change the queue."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddDownload:
+    """Put a repository into the queue; one that is there already goes on from where it is."""
+
+    request_id: int
+    repo: str
+    revision: str = "main"
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EditDownload:
+    request_id: int
+    repo: str
+    action: DownloadAction
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitDownloads:
+    """At most so many bytes per second for all of this child; 0 for no limit."""
+
+    request_id: int
+    bytes_per_second: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunDownloads:
+    """Work through the queue in order, with `DownloadProgress`, until nothing waits; then comes `Downloads`.
+
+    `token` is for the Hub; empty for HF_TOKEN or the token file. It is kept nowhere.
+    """
+
+    request_id: int
+    token: str = field(default="", repr=False)
+    bytes_per_second: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AddFolder:
+    """List this model, or look for models in this folder from now on. Answered by `Models`."""
+
+    request_id: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetFolder:
+    """Take a folder off the list; its files stay. Answered by `Models`."""
+
+    request_id: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveModel:
+    """Delete the files of a model that Stoker brought. With `only_list` nothing is deleted: the answer names the files.
+
+    Answered by `Removed`.
+    """
+
+    request_id: int
+    path: str
+    only_list: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MoveModel:
+    """Copy a model that Stoker brought below another folder, compare it, then delete the first. Answered by `Models`."""
+
+    request_id: int
+    path: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyModel:
+    """Compare every checksum of a model that Stoker brought. Answered by `Models`, in which it is whole or damaged."""
+
+    request_id: int
+    path: str
+
+
+# Events: engine -> window. Every request is answered by exactly one of Models, Loaded, Finished, Downloads, Removed or Failed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +273,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A long step of `Load`; `done` of `total` bytes, `total` 0 when unknown."""
+    """A long step of a request; `done` of `total` bytes, `total` 0 when unknown."""
 
     request_id: int
     stage: str
@@ -195,9 +336,40 @@ class Failed:
     hint: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Downloads:
+    """The queue in its order, after the request has been done."""
+
+    request_id: int
+    jobs: tuple[DownloadJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadProgress:
+    """Of the running job, at most 5 times a second, and whenever its state changes."""
+
+    request_id: int
+    job: DownloadJob
+    file: str  # the one that is arriving
+    verified_bytes: int  # compared with their checksum so far
+    bytes_per_second: float | None  # None while nothing comes, or too little is known
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """`files` were deleted, or would be; other programs' files beside them stay."""
+
+    request_id: int
+    files: tuple[str, ...]
+    bytes: int
+
+
 Message = (
     ListModels | Load | Generate | Cancel | Hello | Models | Progress | Loaded | Started | Text | Meter | Finished | Failed
-)
+    | ListDownloads | AddDownload | EditDownload | LimitDownloads | RunDownloads | AddFolder | ForgetFolder | RemoveModel
+    | MoveModel | VerifyModel | Downloads | DownloadProgress | Removed
+)  # fmt: skip
 _TYPES: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(Message)}
 
 
@@ -214,6 +386,15 @@ def decode(line: str | bytes) -> Message:
         return typing.cast(Message, _build(cls, fields))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ProtocolError(f"not a message of protocol {PROTOCOL_VERSION}: {line[:200]!r}") from error
+
+
+def request_id_of(line: str | bytes) -> int | None:
+    """That of a request which cannot be decoded; None where it has none."""
+    try:
+        found = json.loads(line)["request_id"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if type(found) is int else None
 
 
 @cache

@@ -1,24 +1,39 @@
 """Models on this computer: the folders in which they live, found by name or path. Reads headers, never weights."""
 
+import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from platformdirs import user_data_path
 
 from engine.checkpoint.index import Checkpoint, open_checkpoint
 from engine.errors import EngineError
-from engine.protocol import ModelEntry
+from engine.protocol import ModelEntry, ModelState
+from engine.store.places import Place, find_places, is_single
+from engine.store.records import Record, Records
+from engine.store.target import hub_cache
+
+_UNUSABLE = {
+    ModelState.ARRIVING: "It is not complete yet.",
+    ModelState.DAMAGED: "A file of it is damaged: download it again, which brings that file alone.",
+}
+
+
+def data_folder() -> Path:
+    """Stoker's own folder of this person."""
+    return user_data_path("stoker", appauthor=False)
 
 
 def models_folder() -> Path:
     """Where Stoker keeps models; it need not exist yet."""
-    return user_data_path("stoker", appauthor=False) / "models"
+    return data_folder() / "models"
 
 
 def find_model(name: str, folder: Path) -> Path:
-    """The folder of a model, given its name in `folder` or any path; a name wins over a folder here of the same name.
+    """The folder of a model: its name in `folder`, any path, or the name that `list_models` or the Hub gives it.
 
-    Raises `EngineError` with the names there are.
+    A name in `folder` wins over a folder here of the same name. Raises `EngineError` with the names there are.
     """
     is_name = Path(name).name == name and name not in ("", ".", "..")
     for candidate in ([folder / name] if is_name else []) + ([Path(name), _expanded(name)] if name else []):
@@ -27,8 +42,12 @@ def find_model(name: str, folder: Path) -> Path:
                 return candidate.resolve()
         except (OSError, ValueError):  # too long, or not a path at all
             continue
-    there = [item.name for item in _model_folders(folder)]
-    hint = f"There are: {', '.join(there)}." if there else "Make the demo model: stoker demo"
+    places = find_places(folder, Records(folder.parent))
+    for place in places:
+        names = (place.name, place.name.split("/")[-1], place.folder.name)
+        if name and name.lower() in map(str.lower, names) and place.folder.is_dir():
+            return place.folder.absolute()
+    hint = f"There are: {', '.join(place.name for place in places)}." if places else "Make the demo model: stoker demo"
     text = f"There is no model {name!r} in {folder}." if is_name else f"There is no folder {name!r}."
     raise EngineError("model.not_found", text, hint)
 
@@ -41,31 +60,79 @@ def _expanded(name: str) -> Path:
 
 
 def list_models(folder: Path, supported: frozenset[str]) -> tuple[ModelEntry, ...]:
-    """Every model folder, with the reason where one cannot be used. A broken one never hides the others."""
-    return tuple(_entry(item, supported) for item in _model_folders(folder))
+    """Models in `folder`, the Hugging Face cache, chosen folders and those added by hand, with the reason where one is no use.
+
+    A broken one never hides the others. One whose drive is not there stays in the list, from memory.
+    """
+    records = Records(folder.parent)
+    used = records.last_used()
+    entries = [
+        replace(_entry(place, supported), last_used=used.get(str(place.folder), 0.0)) for place in find_places(folder, records)
+    ]
+    arriving = [_arriving(record) for record in records.all() if not record.folder]
+    away = _away(records, {entry.path for entry in entries})
+    outside = [entry for entry in entries if not Path(entry.path).is_relative_to(folder)]
+    records.remember([*outside, *away])
+    return (*entries, *arriving, *away)
 
 
-def _model_folders(folder: Path) -> list[Path]:
-    """Raises `EngineError` when the folder of all models is there and cannot be read."""
+def add_folder(folder: Path, records: Records) -> None:
+    """A model of its own, or a folder to look for models in. Raises `EngineError` saying what a bad one lacks."""
+    folder = folder.expanduser().absolute()
+    if not folder.is_dir():
+        raise EngineError("store.not_a_folder", f"{folder} is no folder.", "Choose a folder.")
+    if os.path.ismount(folder):
+        raise EngineError("store.drive_root", f"{folder} is a whole drive.", "Choose the folder on it that holds models.")
+    is_model = is_single(folder)
+    if is_model and not folder.name.startswith("models--"):
+        open_checkpoint(folder)
+    records.add_folder(folder, is_model=is_model)
+
+
+def _away(records: Records, found: set[str]) -> list[ModelEntry]:
+    """Those seen before below a folder that is not there now. One whose folder is there was deleted by somebody."""
+    anchors = [*records.folders(), *records.added()]
+    if not hub_cache().parent.is_dir():  # where it is, an absent cache has only been cleaned away
+        anchors.append(hub_cache())
+    gone = [anchor for anchor in anchors if not anchor.is_dir()]
+    return [
+        replace(entry, state=ModelState.AWAY, problem=f"{anchor} is not available: connect its drive.")
+        for entry in records.seen()
+        for anchor in gone
+        if entry.path not in found and Path(entry.path).is_relative_to(anchor)
+    ]
+
+
+def _arriving(record: Record) -> ModelEntry:
+    nbytes = sum(file.size for file in record.files)
+    return ModelEntry(
+        record.repo, record.root, "", "", nbytes, "It is not complete yet.", record.repo, record.licence, record.state, True
+    )
+
+
+def _entry(place: Place, supported: frozenset[str]) -> ModelEntry:
+    record = place.record
+    base = ModelEntry(place.name, str(place.folder), "", "", 0, repo=place.repo)
+    if record is not None:
+        is_ours = any(file.is_ours for file in record.files)
+        base = replace(base, licence=record.licence, state=record.state, is_ours=is_ours)
     try:
-        return sorted(item for item in folder.iterdir() if item.is_dir() and item.suffix != ".partial")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        text = f"The models folder {folder} cannot be read: {error.strerror or error}."
-        raise EngineError("store.unreadable", text, "Check what it is and its permissions.") from error
-
-
-def _entry(folder: Path, supported: frozenset[str]) -> ModelEntry:
-    try:
-        checkpoint = open_checkpoint(folder)
+        checkpoint = open_checkpoint(place.folder)
     except EngineError as error:
-        return ModelEntry(folder.name, str(folder), "", "", 0, error.text)
+        return replace(base, problem=error.text)
     except Exception as error:  # whatever one folder holds, the others are listed
-        return ModelEntry(folder.name, str(folder), "", "", 0, f"It cannot be read ({type(error).__name__}: {error}).")
+        return replace(base, problem=f"It cannot be read ({type(error).__name__}: {error}).")
     architecture = str(checkpoint.config.get("model_type", ""))
     problem = "" if architecture in supported else f"The architecture {architecture or 'of this folder'} is not supported yet."
-    return ModelEntry(folder.name, str(folder), architecture, weight_format(checkpoint), checkpoint.nbytes, problem)
+    if base.state in _UNUSABLE:
+        problem = _UNUSABLE[base.state]
+    return replace(
+        base,
+        architecture=architecture,
+        weight_format=weight_format(checkpoint),
+        bytes=checkpoint.nbytes,
+        problem=problem,
+    )
 
 
 def weight_format(checkpoint: Checkpoint) -> str:
