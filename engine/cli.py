@@ -17,7 +17,8 @@ from engine.config import Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.meter import Link, Phase, Traffic
 from engine.protocol import ChatMessage, Plan, StopReason
-from engine.store.library import find_model, models_folder
+from engine.store.library import data_folder, find_model, models_folder
+from engine.store.loads import note_loaded
 from engine.trace_cli import add_trace
 from engine.units import format_bytes, parse_bytes
 
@@ -83,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--overwrite", action="store_true", help="make it again where it exists")
 
     store_cli.add_verbs(verbs, _verb, _ProgressBar)
-    add_trace(verbs)
+    add_trace(verbs, _record)
     _verb(verbs, "host", "", _host)  # for the window alone: not listed
     return parser
 
@@ -221,8 +222,9 @@ def _chat(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # loading changes nothing: it may simply end
     history = [ChatMessage("system", options.system)] if options.system else []
     question = [] if prompt is None else [*history, ChatMessage("user", prompt)]
-    engine = Engine(folder, wishes, bar.show_stage, question)
+    engine = Engine(folder, wishes, bar.show_stage, question, data_folder() / "heat")
     bar.end()
+    note_loaded(data_folder(), folder, engine.plan)
     if engine.notice:
         print(engine.notice, file=sys.stderr)
     try:
@@ -231,6 +233,33 @@ def _chat(options: argparse.Namespace) -> int:
         return _interactive(engine, history, sampling)
     finally:
         engine.close()
+
+
+def _record(options: argparse.Namespace) -> int:
+    sampling = Sampling(max_tokens=options.max_tokens, temperature=0.0)
+    check_sampling(sampling)
+    folder, wishes = find_model(options.model or "demo", models_folder()), _wishes(options)
+    from engine.engine import Engine
+
+    bar = _ProgressBar("Loading", options.json)
+    engine = Engine(folder, wishes, bar.show_stage)
+    bar.end()
+    tokens = 0
+    try:
+        with options.file.open("w", encoding="utf-8") as file:
+            engine.record(file)
+            for prompt in options.prompt:
+                tokens += sum(1 for _ in engine.generate(engine.encode([ChatMessage("user", prompt)]), sampling))
+    except OSError as error:
+        text = f"{options.file} cannot be written: {error.strerror or error}."
+        raise EngineError("trace.unwritable", text, "Give another path.") from error
+    finally:
+        engine.close()
+    if options.json:
+        _print_json({"file": str(options.file), "tokens": tokens})
+    else:
+        print(f"{tokens} tokens are in {options.file}. Try: stoker trace replay {options.file}")
+    return 0
 
 
 def _prompt(options: argparse.Namespace) -> str | None:

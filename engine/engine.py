@@ -1,21 +1,27 @@
 """Joins checkpoint, plan, tiers, experts and model: the one place that knows them all. Front ends see nothing below it."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+from zlib import crc32
 
 from engine import bench
-from engine.checkpoint.experts import ExpertMap, map_experts
+from engine.checkpoint.experts import ExpertMap, Run, map_experts
 from engine.checkpoint.index import Checkpoint, open_checkpoint, read_json
 from engine.config import Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder, ExpertFormat, recognise_experts
-from engine.experts.cache import NUM_GUESTS, ExpertCache
-from engine.experts.policy import Heat
+from engine.experts.budget import SlotBudget
+from engine.experts.cache import ExpertCache
+from engine.experts.heat import hottest, load_heat, save_heat
+from engine.experts.policy import Expert, Heat
 from engine.experts.run import ExpertRunner
+from engine.experts.trace import Geometry, Recorder
 from engine.generate import Limits, Token, generate
+from engine.hardware.drive import drive_of
 from engine.hardware.probe import probe
 from engine.kernels.kernels import Kernels, open_kernels
 from engine.kv.cache import KvCache
@@ -25,8 +31,8 @@ from engine.models.dense import Dense, find_dense
 from engine.models.hf_config import HfConfig
 from engine.models.lookahead import NextRouter
 from engine.models.registry import Architecture, find
-from engine.plan.footprint import Footprint
-from engine.plan.plan import make_plan
+from engine.plan.footprint import Footprint, guest_slots
+from engine.plan.plan import CACHED_ROWS, make_plan, reserve_bytes
 from engine.plan.predict import predict
 from engine.protocol import ChatMessage, Plan
 from engine.quant.registry import quantization_of
@@ -37,7 +43,10 @@ from engine.text.tokenizer import StreamDecoder, Tokenizer
 from engine.tiers.arena import RamArena, slot_stride
 from engine.tiers.dense import load_dense
 from engine.tiers.disk import DiskReader
+from engine.tiers.rows import RowStore
 
+_EMBEDDING = "model.embed_tokens.weight"
+_WARM_SECONDS = 3.0  # of loading, for what would otherwise be read when first needed
 _LONGEST_TOKEN = 64  # characters; a text beyond that many for each token of context is not worth tokenising
 
 LoadProgress = Callable[[str, int, int], None]  # (stage, done bytes, total bytes)
@@ -91,24 +100,52 @@ def _with_prediction(source: Source, plan: Plan, reader: DiskReader, kernels: Ke
 
 
 def open_session(
-    source: Source, plan: Plan, reader: DiskReader, kernels: Kernels, progress: LoadProgress = lambda *_: None
+    source: Source,
+    plan: Plan,
+    reader: DiskReader,
+    kernels: Kernels,
+    progress: LoadProgress = lambda *_: None,
+    heat: Mapping[Expert, float] | None = None,
+    room: Callable[[], int] = lambda: probe().ram_available,
 ) -> Session:
-    """Dense weights into RAM, empty expert slots and KV cache as planned. Raises `EngineError`."""
+    """Dense weights into RAM, expert slots and KV cache as planned. Raises `EngineError`.
+
+    `heat` is that of an earlier run, for a warm start; `room()` what this process may still take, watched from now on.
+    """
     experts, footprint, meter = source.experts, source.footprint, Meter()
-    refs = [*source.dense.refs, *experts.small_refs()]
+    rows = _rows_on_disk(source, plan, reader)
+    refs = [*(ref for ref in source.dense.refs if rows is None or ref.name != _EMBEDDING), *experts.small_refs()]
     tensors = load_dense(reader, refs, lambda done, total: progress("Reading the dense weights", done, total))
+    reserve = reserve_bytes(probe()) // 2  # the plan leaves twice that
     arena = RamArena(footprint.slot_bytes, sum(plan.slots_per_layer))
     policy = Heat(experts.layers, experts.num_experts)
-    num_guests = max(NUM_GUESTS, 2 * footprint.top_k)  # a token's misses, and as many that are read ahead for the next layer
-    cache = ExpertCache(experts.layers, plan.slots_per_layer, policy, num_guests)
+    cache = ExpertCache(experts.layers, plan.slots_per_layer, policy, guest_slots(footprint.top_k))
     binder = ExpertBinder(experts, source.expert_format, tensors)
     binder.check_resident()
-    weights, rows = source.dense.bind(tensors), source.architecture
-    look_ahead = NextRouter(weights, rows.router, rows.norm, experts.layers, footprint.top_k, kernels)
-    runner = ExpertRunner(experts, binder, source.config.math, cache, arena, reader, kernels, meter, look_ahead)
+    if rows is not None:
+        tensors[_EMBEDDING] = rows.data
+    weights, names = source.dense.bind(tensors), source.architecture
+    if rows is not None:
+        stem = _EMBEDDING.removesuffix(".weight")
+        weights.matrices[stem] = replace(weights.matrices[stem], rows=rows.capacity)
+    look_ahead = NextRouter(weights, names.router, names.norm, experts.layers, footprint.top_k, kernels)
+    budget = SlotBudget(cache, arena, guest_slots(footprint.top_k), reserve, room)
+    runner = ExpertRunner(experts, binder, source.config.math, cache, arena, reader, kernels, meter, look_ahead, budget)
     kv = KvCache(footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context)
     model = source.architecture.load().build(source.config, weights, kernels)
-    return Session(model, kv, runner, reader, meter, footprint.dense_read_bytes)
+    if heat:
+        policy.warm(heat)
+        wanted = hottest(heat, cache.member_slots)
+        runner.load(wanted, _WARM_SECONDS, lambda done: progress("Reading the experts used last", done, len(wanted)))
+    return Session(model, kv, runner, policy, reader, meter, footprint.dense_read_bytes, rows)
+
+
+def _rows_on_disk(source: Source, plan: Plan, reader: DiskReader) -> RowStore | None:
+    """The embedding table where the plan leaves it on disk."""
+    if plan.dense_bytes == source.footprint.dense_bytes:
+        return None
+    ref = source.checkpoint.tensor(_EMBEDDING)
+    return RowStore(reader, Run(ref.file, ref.offset, ref.nbytes), ref.nbytes // ref.shape[0], CACHED_ROWS)
 
 
 class Engine:
@@ -120,10 +157,11 @@ class Engine:
         wishes: Wishes,
         progress: LoadProgress = lambda *_: None,
         first_messages: Sequence[ChatMessage] = (),
+        heat_folder: Path | None = None,
     ) -> None:
         """Load a model as planned; a conversation known already is checked before anything large is allocated.
 
-        Raises `EngineError`; nothing stays allocated then.
+        `heat_folder` keeps which experts were used last, for a warm start. Raises `EngineError`; nothing stays allocated then.
         """
         source = inspect(folder)
         self._tokenizer = Tokenizer(folder)
@@ -134,10 +172,14 @@ class Engine:
         self._context, self._rows = plan.context, source.footprint.vocab_size
         if first_messages:
             self.encode(first_messages)
-        kernels, self._kernels_notice = open_kernels()
+        kernels, kernels_notice = open_kernels()
+        self._notices = [kernels_notice, drive_of(folder.resolve()).notice]
+        self._geometry = _geometry(source)
+        self._heat_file = None if heat_folder is None else heat_folder / _heat_name(source.checkpoint)
+        heat = load_heat(self._heat_file, source.experts.layers, source.experts.num_experts) if self._heat_file else None
         self._reader = DiskReader()
         try:
-            self.session = open_session(source, plan, self._reader, kernels, progress)
+            self.session = open_session(source, plan, self._reader, kernels, progress, heat)
             progress("Measuring this computer", 0, 0)
             self.plan = _with_prediction(source, plan, self._reader, kernels)
         except BaseException:
@@ -147,7 +189,7 @@ class Engine:
     @property
     def notice(self) -> str:
         """What makes this engine slower than it could be, in a sentence or two; empty when nothing does."""
-        return " ".join(filter(None, (self._kernels_notice, self._reader.notice)))
+        return " ".join(filter(None, (*self._notices, self._reader.notice)))
 
     def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Prompt tokens of a conversation. Raises `EngineError` where it does not fit the context."""
@@ -181,17 +223,39 @@ class Engine:
         check_sampling(sampling)
         limits = Limits(sampling.max_tokens, self._end_ids, sampling.stop)
         decoder = StreamDecoder(self._tokenizer)
-        return generate(self.session, prompt, make_sampler(sampling), decoder, limits, should_stop, progress)
+        return self._remembered(generate(self.session, prompt, make_sampler(sampling), decoder, limits, should_stop, progress))
+
+    def _remembered(self, tokens: Iterator[Token]) -> Iterator[Token]:
+        """The same tokens; heat is kept after each answer, since this process may end at any time."""
+        try:
+            yield from tokens
+        finally:
+            if self._heat_file is not None:
+                save_heat(self._heat_file, self.session.heat())
+
+    def record(self, file: TextIO) -> None:
+        """From now on the routing of every pass goes to `file` as a trace."""
+        self.session.recorder = Recorder(file, self._geometry)
 
     def close(self) -> None:
         self._reader.close()
+
+
+def _geometry(source: Source) -> Geometry:
+    expert_bytes = {layer: max(item.nbytes for item in items) for layer, items in source.experts.ranges.items()}
+    return Geometry(source.checkpoint.name, source.experts.num_experts, source.footprint.top_k, expert_bytes)
+
+
+def _heat_name(checkpoint: Checkpoint) -> str:
+    """Two models of one name in two folders have heat of their own."""
+    return f"{checkpoint.name[:80]}-{crc32(os.fsencode(checkpoint.folder.resolve())):08x}.json"
 
 
 def _footprint(
     checkpoint: Checkpoint, architecture: Architecture, config: Any, dense: Dense, experts: ExpertMap, form: ExpertFormat
 ) -> Footprint:
     dense_bytes = sum(ref.nbytes for ref in dense.refs) + sum(ref.nbytes for ref in experts.small_refs())
-    looked_up = 0 if config.tied else checkpoint.tensor("model.embed_tokens.weight").nbytes
+    looked_up = 0 if config.tied else checkpoint.tensor(_EMBEDDING).nbytes
     return Footprint(
         name=checkpoint.name,
         architecture=architecture.model_type,
@@ -199,6 +263,7 @@ def _footprint(
         model_bytes=checkpoint.nbytes,
         dense_bytes=dense_bytes,
         dense_read_bytes=dense_bytes - looked_up,
+        looked_up_bytes=looked_up,
         expert_bytes=experts.expert_bytes,
         slot_bytes=slot_stride(experts),
         num_moe_layers=len(experts.layers),

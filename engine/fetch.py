@@ -7,47 +7,62 @@ has arrived stays for the next one.
 import logging
 import os
 import signal
+import ssl
 import sys
 import threading
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine import __version__
 from engine.errors import EngineError
 from engine.host import Wire
+from engine.judge import judge_catalogue, judge_entry, look_around, plan_remote
 from engine.models.registry import SUPPORTED
 from engine.protocol import (
     PROTOCOL_VERSION,
     AddDownload,
     AddFolder,
     Cancel,
+    Card,
     DownloadAction,
     Downloads,
     EditDownload,
     Failed,
     ForgetFolder,
     Hello,
+    HubModels,
     LimitDownloads,
+    ListCatalogue,
     ListDownloads,
     ListModels,
     Message,
     Models,
     MoveModel,
+    PlanFor,
     Progress,
     ProtocolError,
+    ReadCard,
     Removed,
     RemoveModel,
+    RepoPlan,
     RunDownloads,
+    SearchHub,
     VerifyModel,
     decode,
     request_id_of,
 )  # fmt: skip
 from engine.store import remove
-from engine.store.library import add_folder, data_folder, list_models, models_folder
+from engine.store.catalogue import read_catalogue
+from engine.store.library import add_folder, data_folder, list_models, models_folder, watched_folders
 from engine.store.records import Record, Records
 from engine.store.verify import verify
 from engine.store.web import StoppedError
+
+if TYPE_CHECKING:
+    from engine.store.patience import Patience
+    from engine.store.web import Line
 
 _log = logging.getLogger(__name__)
 _END_SECONDS = 5.0
@@ -68,6 +83,7 @@ class Desk:
         from engine.store.patience import Throttle
 
         self._jobs, self._records, self._throttle = Jobs(self.data), Records(self.data), Throttle()
+        self._tls: ssl.SSLContext | None = None  # takes a while to make
 
     def answer(self, request: Message) -> None:
         request_id: int = getattr(request, "request_id", 0)
@@ -98,6 +114,11 @@ class Desk:
                 self._run(request)
             case ListModels() | AddFolder() | ForgetFolder() | MoveModel() | VerifyModel() | RemoveModel():
                 return self._library(request_id, request)
+            case ListCatalogue(_, folder):
+                ground = look_around(self.data, folder)
+                return HubModels(request_id, tuple(judge_catalogue(model, ground) for model in read_catalogue()), ground.words)
+            case SearchHub() | PlanFor() | ReadCard():
+                return self._browse(request)
             case _:
                 raise EngineError("protocol.unexpected", f"{type(request).__name__} is not a request of this child.")
         return Downloads(request_id, self._jobs.all())
@@ -110,15 +131,37 @@ class Desk:
                 remove.delete_partial(self._records, repo)
 
     def _run(self, request: RunDownloads) -> None:
-        from engine.store.hub import default_access
         from engine.store.patience import Patience
         from engine.store.run import Bench, run_queue
-        from engine.store.web import Line, tls_context
 
         self._throttle.bytes_per_second = request.bytes_per_second
-        line = Line(default_access(request.token or None), tls_context(), Patience(), self._throttle)
         is_stopped = partial(self._is_stopped, request.request_id)
+        line = self._line(request.token, Patience())
         run_queue(Bench(self.data, line, is_stopped, self.wire.send, request.request_id))
+
+    def _browse(self, request: SearchHub | PlanFor | ReadCard) -> Message:
+        """A person waits for the answer: trouble is told soon."""
+        from engine.store.patience import Patience
+        from engine.store.search import read_card, search
+
+        line = self._line(request.token, Patience(stall_seconds=15, retries=1))
+        is_stopped = partial(self._is_stopped, request.request_id)
+        match request:
+            case SearchHub(request_id, text, sort, only_supported):
+                architectures = SUPPORTED if only_supported else frozenset()
+                return HubModels(request_id, search(line, text, sort, architectures, is_stopped))
+            case PlanFor(request_id, repo, folder):
+                model, num_files = plan_remote(line, repo, look_around(self.data, folder), is_stopped)
+                return RepoPlan(request_id, model, num_files)
+            case ReadCard(request_id, repo):
+                return Card(request_id, repo, read_card(line, repo, is_stopped))
+
+    def _line(self, token: str, patience: "Patience") -> "Line":
+        from engine.store.hub import default_access
+        from engine.store.web import Line, tls_context
+
+        self._tls = self._tls or tls_context()
+        return Line(default_access(token or None), self._tls, patience, self._throttle)
 
     def _library(self, request_id: int, request: Message) -> Message:
         records, is_stopped = self._records, partial(self._is_stopped, request_id)
@@ -140,7 +183,10 @@ class Desk:
                 record = remove.record_for(records, path)
                 with self._jobs.held(record.repo):
                     verify(records, record, partial(self._show, request_id, record), is_stopped)
-        return Models(request_id, list_models(self.models, SUPPORTED), str(self.models))
+        watched = tuple(map(str, watched_folders(self.models, records)))
+        ground = look_around(self.data, "")
+        models = tuple(judge_entry(entry, ground) for entry in list_models(self.models, SUPPORTED))
+        return Models(request_id, models, str(self.models), watched)
 
     def _show(self, request_id: int, record: Record, done: int, total: int) -> None:
         self.wire.send(Progress(request_id, record.repo, done, total))

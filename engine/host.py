@@ -3,7 +3,6 @@
 The main thread only reads; one worker thread owns the engine and answers requests in order. End of input ends the process.
 """
 
-import json
 import logging
 import os
 import queue
@@ -39,8 +38,10 @@ from engine.protocol import (
     Traffic,
     decode,
     encode,
+    request_id_of,
 )  # fmt: skip
-from engine.store.library import find_model, list_models, models_folder
+from engine.store.library import data_folder, find_model, list_models, models_folder
+from engine.store.loads import note_loaded
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -114,7 +115,8 @@ class Host:
         def progress(stage: str, done: int, total: int) -> None:
             self._wire.send(Progress(request.request_id, stage, done, total))
 
-        self._engine = Engine(folder, request.wishes, progress)
+        self._engine = Engine(folder, request.wishes, progress, heat_folder=data_folder() / "heat")
+        note_loaded(self._folder.parent, folder, self._engine.plan)
         self._wire.send(Loaded(request.request_id, self._engine.plan, self._engine.notice))
 
     def _generate(self, request: Generate) -> None:
@@ -214,7 +216,7 @@ def main() -> int:
             message = decode(line)
         except ProtocolError as error:
             _log.warning("%s", error)
-            if (request_id := _request_id(line)) is not None:
+            if (request_id := request_id_of(line)) is not None:
                 wire.send(
                     Failed(request_id, "protocol.unreadable", "The engine did not understand a request.", "Update Stoker.")
                 )
@@ -224,15 +226,6 @@ def main() -> int:
         else:
             requests.put(message)
     os._exit(0)  # the window is gone: nothing may keep this process, not even a read that hangs on a dead drive
-
-
-def _request_id(line: bytes) -> int | None:
-    """That of a request which cannot be read otherwise."""
-    try:
-        found = json.loads(line)["request_id"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return found if type(found) is int else None
 
 
 def _serve(host: Host, requests: "queue.SimpleQueue[Message]") -> None:

@@ -16,12 +16,13 @@ from engine.config import Sampling, Wishes
 from engine.meter import Link, LinkUse, Origin, Phase, Traffic
 
 __all__ = [
-    "PROTOCOL_VERSION", "AddDownload", "AddFolder", "Cancel", "ChatMessage", "DownloadAction", "DownloadJob",
-    "DownloadProgress", "DownloadState", "Downloads", "EditDownload", "Failed", "Finished", "ForgetFolder", "Generate", "Hello",
-    "LimitDownloads", "Link", "LinkUse", "ListDownloads", "ListModels", "Load", "Loaded", "Message", "Meter", "ModelEntry",
-    "ModelState", "Models", "MoveModel", "Origin", "Phase", "Plan", "Progress", "ProtocolError", "RemoveModel", "Removed",
-    "RunDownloads", "Sampling", "Started", "StopReason", "Text", "Traffic", "VerifyModel", "Wishes", "decode", "encode",
-    "request_id_of",
+    "PROTOCOL_VERSION", "AddDownload", "AddFolder", "Cancel", "Card", "ChatMessage", "DownloadAction", "DownloadJob",
+    "DownloadProgress", "DownloadState", "Downloads", "EditDownload", "Failed", "Finished", "Fit", "ForgetFolder", "Gate",
+    "Generate", "Hello", "HubModel", "HubModels", "HubSort", "LimitDownloads", "Link", "LinkUse", "ListCatalogue",
+    "ListDownloads", "ListModels", "Load", "Loaded", "Message", "Meter", "ModelEntry", "ModelState", "Models", "MoveModel",
+    "Origin", "Phase", "Plan", "PlanFor", "Progress", "ProtocolError", "ReadCard", "Release", "RemoveModel", "Removed",
+    "RepoPlan", "RunDownloads", "Sampling", "SearchHub", "Started", "StopReason", "Text", "Traffic", "Verdict", "VerifyModel",
+    "Wishes", "decode", "encode", "request_id_of",
 ]  # fmt: skip
 
 PROTOCOL_VERSION = 1
@@ -53,6 +54,33 @@ class ModelState(StrEnum):
     AWAY = "away"  # its drive is not connected
 
 
+class Fit(StrEnum):
+    """Where a model would live here, the fastest first; the last three do not run."""
+
+    VRAM = "vram"
+    VRAM_RAM = "vram_ram"
+    RAM = "ram"
+    DISK = "disk"  # experts stream from it
+    NO_SPACE = "no_space"  # it would run, and the drive cannot take it
+    NO_MEMORY = "no_memory"  # not even its dense part and one token's experts have room
+    UNSUPPORTED = "unsupported"  # architecture or format
+
+    @property
+    def runs(self) -> bool:
+        return self in (Fit.VRAM, Fit.VRAM_RAM, Fit.RAM, Fit.DISK)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a model would run on this computer as it is now. `text` is one sentence with its numbers."""
+
+    fit: Fit
+    text: str
+    tokens_per_second: tuple[float, float] | None = None  # None where this computer has not been measured yet
+    with_more_ram: tuple[float, float] | None = None  # the same with `more_ram_bytes` more
+    more_ram_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
     """A model folder on this computer. `problem` is empty when it can be loaded, else one sentence."""
@@ -68,6 +96,7 @@ class ModelEntry:
     state: ModelState = ModelState.UNVERIFIED
     is_ours: bool = False  # brought by Stoker, so that it may remove it
     last_used: float = 0.0  # seconds since 1970; 0 never
+    verdict: Verdict | None = None  # of a download child alone, for models that can be loaded
 
 
 class DownloadState(StrEnum):
@@ -100,6 +129,44 @@ class DownloadJob:
     code: str = ""  # of the error with which it failed, as in `Failed`
     text: str = ""  # why it failed, or what it waits for
     hint: str = ""
+
+
+class Gate(StrEnum):
+    OPEN = "open"
+    TERMS = "terms"  # given at once to those who sign in and accept its terms
+    REVIEW = "review"  # its makers decide who gets it
+
+
+class HubSort(StrEnum):
+    DOWNLOADS = "downloads"
+    TRENDING = "trending_score"
+    LIKES = "likes"
+    UPDATED = "last_modified"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A model in one weight format: a repository. `bytes` is 0 and `verdict` None where they are not known yet."""
+
+    repo: str
+    weight_format: str
+    bytes: int
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """Parameters are counts, 0 where nobody tells."""
+
+    name: str
+    architecture: str
+    releases: tuple[Release, ...]  # at least one
+    licence: str = ""
+    gate: Gate = Gate.OPEN
+    total_params: int = 0
+    active_params: int = 0  # per token
+    downloads: int = 0  # last month
+    likes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +319,49 @@ class VerifyModel:
     path: str
 
 
-# Events: engine -> window. Every request is answered by exactly one of Models, Loaded, Finished, Downloads, Removed or Failed.
+@dataclass(frozen=True, slots=True)
+class ListCatalogue:
+    """The models that people run, judged for this computer; needs no network. Answered by `HubModels`.
+
+    `folder` is where a download would go, here and below; empty for the Hugging Face cache.
+    """
+
+    request_id: int
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHub:
+    """Models in safetensors whose name holds `text`, without verdicts: ask `PlanFor`. Answered by `HubModels`."""
+
+    request_id: int
+    text: str
+    sort: HubSort = HubSort.DOWNLOADS
+    only_supported: bool = True  # architectures that the engine runs
+    token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFor:
+    """Judge a repository by its config.json and headers, some hundred KB. Answered by `RepoPlan`."""
+
+    request_id: int
+    repo: str
+    folder: str = ""
+    token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCard:
+    """What its makers say of a model. Answered by `Card`."""
+
+    request_id: int
+    repo: str
+    token: str = field(default="", repr=False)
+
+
+# Events: engine -> window. Every request is answered by exactly one of Models, Loaded, Finished, Downloads, Removed, HubModels,
+# RepoPlan, Card or Failed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +378,7 @@ class Models:
     request_id: int
     models: tuple[ModelEntry, ...]
     folder: str  # where Stoker keeps models
+    watched: tuple[str, ...] = ()  # every folder in which models were looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,10 +475,36 @@ class Removed:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class HubModels:
+    request_id: int
+    models: tuple[HubModel, ...]
+    ground: str = ""  # of verdicts: what of this computer they were made for, in words
+
+
+@dataclass(frozen=True, slots=True)
+class RepoPlan:
+    """`model` has one release, with its size in bytes and its verdict."""
+
+    request_id: int
+    model: HubModel
+    num_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Markdown without HTML and pictures; cut off where it is very long, empty where there is none."""
+
+    request_id: int
+    repo: str
+    text: str
+
+
 Message = (
     ListModels | Load | Generate | Cancel | Hello | Models | Progress | Loaded | Started | Text | Meter | Finished | Failed
     | ListDownloads | AddDownload | EditDownload | LimitDownloads | RunDownloads | AddFolder | ForgetFolder | RemoveModel
-    | MoveModel | VerifyModel | Downloads | DownloadProgress | Removed
+    | MoveModel | VerifyModel | Downloads | DownloadProgress | Removed | ListCatalogue | SearchHub | PlanFor | ReadCard
+    | HubModels | RepoPlan | Card
 )  # fmt: skip
 _TYPES: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(Message)}
 

@@ -5,12 +5,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from engine.experts.policy import Expert, Heat
 from engine.experts.run import ExpertRunner
+from engine.experts.trace import Recorder
 from engine.kv.cache import KvCache
 from engine.meter import Link, Meter, Phase, Traffic, merged
 from engine.models.layers import Model
 from engine.plan.plan import PREFILL_CHUNK
 from engine.tiers.disk import DiskReader
+from engine.tiers.rows import RowStore
 
 
 class Cancelled(Exception):  # noqa: N818 - an outcome, not an error
@@ -20,15 +23,26 @@ class Cancelled(Exception):  # noqa: N818 - an outcome, not an error
 class Session:
     """Tokens that the KV cache holds, and the logits after them. Not thread-safe.
 
-    `dense_bytes` is what each pass reads beside the experts, for the meter.
+    `dense_bytes` is what each pass reads beside the experts, for the meter. With `rows` the model's embedding is the table of
+    the rows that these hold, and tokens are handed to it by their places there.
     """
 
     def __init__(
-        self, model: Model, kv: KvCache, experts: ExpertRunner, reader: DiskReader, meter: Meter, dense_bytes: int
+        self,
+        model: Model,
+        kv: KvCache,
+        experts: ExpertRunner,
+        policy: Heat,
+        reader: DiskReader,
+        meter: Meter,
+        dense_bytes: int,
+        rows: RowStore | None = None,
     ) -> None:
-        self._model, self._kv, self._experts = model, kv, experts
-        self._reader, self._meter, self._dense_bytes = reader, meter, dense_bytes
+        self._model, self._kv, self._experts, self._policy = model, kv, experts, policy
+        self._reader, self._meter, self._dense_bytes, self._rows = reader, meter, dense_bytes, rows
         self.tokens: list[int] = []
+        self.recorder: Recorder | None = None  # of routing, for `stoker trace record`
+        self._request = -1
 
     @property
     def capacity(self) -> int:
@@ -55,6 +69,8 @@ class Session:
         Raises `Cancelled` and `EngineError`.
         """
         assert 0 < len(tokens) <= self.capacity, f"{len(tokens)} tokens do not fit {self.capacity}"
+        self._reader.check_files()
+        self._request += 1
         self.rewind(self.reusable(tokens))
         logits, records = torch.empty(0), []
         while len(self.tokens) < len(tokens):
@@ -76,15 +92,34 @@ class Session:
         self._kv.truncate(length)
         del self.tokens[length:]
 
+    @property
+    def num_slots(self) -> int:
+        """Experts that RAM holds at present: fewer while other programs need the memory."""
+        return self._experts.num_slots
+
+    def heat(self) -> dict[Expert, float]:
+        """How much each expert was used of late, for the next start."""
+        return self._policy.heat()
+
     def _begin(self, phase: Phase, tokens: int) -> None:
         self._reader.take_busy_seconds()
         self._meter.begin(phase, tokens)
+        self._experts.begin(phase)
+        if self.recorder is not None:
+            self.recorder.begin(self._request, phase, len(self.tokens))
 
     def _end(self) -> Traffic:
         self._meter.add(Link.DISK, 0, self._reader.take_busy_seconds())
         if self._reader.notice:  # what the file cache served did not come from the drive
             self._meter.derived.add(Link.DISK)
         return self._meter.end()
+
+    def _embedded(self, tokens: Sequence[int]) -> Sequence[int]:
+        if self._rows is None:
+            return tokens
+        places, nbytes = self._rows.places(tokens)
+        self._meter.add(Link.DISK, nbytes, 0.0)
+        return places
 
     @torch.inference_mode()
     def _forward(self, tokens: Sequence[int], should_stop: Callable[[], bool]) -> torch.Tensor:
@@ -94,12 +129,14 @@ class Session:
             nonlocal in_experts
             if should_stop():
                 raise Cancelled
+            if self.recorder is not None:
+                self.recorder.add(layer, ids.tolist(), weights.tolist())
             entered = time.perf_counter()
             y = self._experts(layer, x, ids, weights)
             in_experts += time.perf_counter() - entered
             return y
 
-        logits = self._model(torch.tensor(tokens), self._kv, experts)
+        logits = self._model(torch.tensor(self._embedded(tokens)), self._kv, experts)
         self._kv.advance(len(tokens))
         self.tokens.extend(tokens)
         kv_bytes = self._kv.length * self._kv.bytes_per_token

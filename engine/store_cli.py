@@ -1,7 +1,5 @@
 """The command line's verbs for models on this computer: pull, models, rm. See `engine.cli`."""
 
-# ruff: noqa: T201 -- a command line prints
-
 import argparse
 import dataclasses
 import json

@@ -1,8 +1,8 @@
-"""`stoker trace`: plays recorded routing against cache policies. A thin front end, like `engine.cli`."""
+"""`stoker trace`: records routing and plays it against cache policies. A thin front end, like `engine.cli`."""
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,9 @@ class Row:
     bytes_per_token: int
 
 
-def add_trace(verbs: Any) -> None:
-    """The command `trace` among the command line's others."""
-    text = "play recorded routing against cache policies"
+def add_trace(verbs: Any, run_record: Callable[[argparse.Namespace], int]) -> None:
+    """The command `trace` among the command line's others; `run_record` loads a model, which this module does not know."""
+    text = "record routing, and play it against cache policies"
     trace = verbs.add_parser("trace", help=text, description=f"{text.capitalize()}.")
     verbs = trace.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -48,6 +48,17 @@ def add_trace(verbs: Any) -> None:
     play.add_argument("--policy", choices=tuple(POLICIES), help="only this one (heat is the engine's)")
     play.add_argument("--json", action="store_true", help="print JSON instead of a table; with one --capacity one object")
     play.set_defaults(run=run_replay)
+
+    text = "answer a prompt and write which experts each layer chose for each token"
+    record = verbs.add_parser("record", help=text, description=f"{text.capitalize()}.")
+    record.add_argument("file", type=Path, metavar="FILE", help="where the trace goes (CSV)")
+    record.add_argument("prompt", nargs="+", help="one or more questions, each a request of its own")
+    record.add_argument("--model", help="name of a model, or its folder (demo)")
+    record.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
+    record.add_argument("--context", type=int, metavar="N", help="tokens of context")
+    record.add_argument("--max-tokens", type=int, default=256, metavar="N", help="length of each answer (256)")
+    record.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    record.set_defaults(run=run_record)
 
 
 def run_replay(options: argparse.Namespace) -> int:

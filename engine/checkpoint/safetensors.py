@@ -40,10 +40,15 @@ def read_header(file: Path) -> dict[str, TensorRef]:
     try:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
-            length = _header_length(file, stream.read(8), size)
+            length = header_length(file, stream.read(8), size)
             text = stream.read(length)
     except OSError as error:
         raise _unreadable(file, error) from error
+    return parse_header(file, text, size)
+
+
+def parse_header(file: Path, text: bytes, size: int) -> dict[str, TensorRef]:
+    """The same from the header's JSON, for a `file` of `size` bytes that need not be here."""
     try:
         header = json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
@@ -51,12 +56,13 @@ def read_header(file: Path) -> dict[str, TensorRef]:
     if not isinstance(header, dict):
         raise _damaged(file, "its header is not a table of tensors")
     header.pop("__metadata__", None)
-    refs = {name: _tensor(file, name, entry, 8 + length, size) for name, entry in header.items()}
+    refs = {name: _tensor(file, name, entry, 8 + len(text), size) for name, entry in header.items()}
     _check_no_overlap(file, list(refs.values()))
     return refs
 
 
-def _header_length(file: Path, prefix: bytes, size: int) -> int:
+def header_length(file: Path, prefix: bytes, size: int) -> int:
+    """Bytes of JSON after the first 8, `prefix`. Raises `EngineError` where those begin no safetensors file."""
     if len(prefix) < 8:
         raise _damaged(file, f"it has {size} bytes and no header")
     length = int.from_bytes(prefix, "little")

@@ -4,10 +4,6 @@ from collections.abc import Collection, Iterable, Sequence
 
 from engine.experts.policy import Expert, Policy
 
-NUM_GUESTS = 8
-"""Slots outside the policy's choice. 4 to 8 are alike; 64 lose 2 points at 10 % of Qwen3-30B-A3B's experts. At least top-k lets
-all misses of a token be read at once."""
-
 
 class ExpertCache:
     """Slots are numbered through, over all that the plan gives, and any slot serves any layer.
@@ -18,9 +14,7 @@ class ExpertCache:
     the guests' slots alone. One thread calls it.
     """
 
-    def __init__(
-        self, layers: Sequence[int], slots_per_layer: Sequence[int], policy: Policy, num_guests: int = NUM_GUESTS
-    ) -> None:
+    def __init__(self, layers: Sequence[int], slots_per_layer: Sequence[int], policy: Policy, num_guests: int) -> None:
         num_slots = sum(slots_per_layer)
         assert num_slots > 0, "a cache without slots"
         self._policy, self._num_guests = policy, min(num_guests, num_slots)

@@ -9,6 +9,7 @@ from engine.experts.cache import ExpertCache
 from engine.experts.heat import hottest
 from engine.experts.policy import Expert, Heat
 from engine.experts.trace import Geometry, Routing
+from engine.plan.footprint import guest_slots
 
 
 class Contender(Protocol):
@@ -67,7 +68,7 @@ class CacheContender:
 def heat_contender(geometry: Geometry, num_slots: int, warm: Mapping[Expert, float] | None = None) -> "CacheContender":
     """The engine's cache with its policy; with `warm` as after a start from saved heat."""
     policy = Heat(geometry.layers, geometry.num_experts)
-    cache = ExpertCache(geometry.layers, [num_slots], policy)
+    cache = ExpertCache(geometry.layers, [num_slots], policy, guest_slots(geometry.top_k))
     if warm:
         policy.warm(warm)
     for layer, expert in hottest(warm or {}, cache.member_slots):

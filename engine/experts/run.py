@@ -10,16 +10,17 @@ has run. Those that routing then does not ask for are given up where their read 
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 
 from engine.checkpoint.experts import ExpertMap
 from engine.experts.bind import ExpertBinder
+from engine.experts.budget import SlotBudget
 from engine.experts.cache import ExpertCache
 from engine.experts.policy import Expert
+from engine.experts.table import SlotTable
 from engine.kernels.kernels import Kernels
-from engine.kernels.native import ExpertTable
 from engine.kernels.weights import ExpertMath
 from engine.meter import Link, Meter, Phase
 from engine.tiers.arena import RamArena, run_bases
@@ -28,6 +29,9 @@ from engine.tiers.disk import DiskReader, Read
 Landed = tuple[Expert, int, Exception | None]  # which, bytes read, what went wrong
 LookAhead = Callable[[int, torch.Tensor], list[Expert]]
 """From a layer and its input x [1, H] to the experts that the next one will probably want, the likeliest first."""
+
+_ONE_BASE = (0,)
+_LOADED_AT_ONCE = 8  # enough for any drive, and few enough to stop in time
 
 
 class ExpertRunner:
@@ -43,27 +47,50 @@ class ExpertRunner:
         reader: DiskReader,
         kernels: Kernels,
         meter: Meter,
-        look_ahead: LookAhead = lambda *_: [],
+        look_ahead: LookAhead,
+        budget: SlotBudget,
     ) -> None:
-        self._experts, self._binder, self._math = experts, binder, math
+        self._experts, self._math = experts, math
         self._cache, self._arena, self._reader = cache, arena, reader
-        self._kernels, self._meter, self._look_ahead = kernels, meter, look_ahead
+        self._kernels, self._meter, self._look_ahead, self._budget = kernels, meter, look_ahead, budget
         self._expert_bytes = experts.expert_bytes
-        self._table = ExpertTable(arena.num_slots)
+        self._table = SlotTable(arena, binder)
         self._landed: queue.SimpleQueue[Landed] = queue.SimpleQueue()
         self._reads: dict[Expert, tuple[Read, int]] = {}  # on their way, and the slot of each
         self._guessed: set[Expert] = set()  # read for the next layer, which has not asked yet
+        self._unasked: set[Expert] = set()  # on their way in vain
         self._is_decode = False
 
-    def begin(self, phase: Phase) -> None:
-        """A pass follows. Only decoded tokens say which experts are worth keeping: a prompt passes through the guests' slots."""
-        self._is_decode = phase is Phase.DECODE
-        self.settle()
+    @property
+    def num_slots(self) -> int:
+        """In use."""
+        return self._budget.num_slots
 
-    def settle(self) -> None:
-        """Until nothing is on its way, as a pass that failed or was cancelled may have left it."""
-        self._give_up(self._guessed)
+    def begin(self, phase: Phase) -> None:
+        """A pass follows. Only decoded tokens say what is worth keeping: a prompt passes through the guests' slots."""
+        self._is_decode = phase is Phase.DECODE
+        self._give_up(self._guessed)  # as a pass that failed or was cancelled may have left them
         self._guessed = set()
+        self._unasked.update(self._reads)
+        if self._budget.is_due():
+            self._settle()
+            self._budget.adjust()
+
+    def load(self, experts: Sequence[Expert], seconds: float, progress: Callable[[int], None]) -> None:
+        """Read experts that an earlier run used most, in that order, as far as time allows. What fails is left to later."""
+        deadline, waiting, count = time.perf_counter() + seconds, deque(experts), 0
+        while (waiting and time.perf_counter() < deadline) or self._reads:
+            if time.perf_counter() < deadline:
+                self._start(waiting, (), at_once=_LOADED_AT_ONCE - len(self._reads))
+            assert self._reads, "only as many are asked for as there are free slots"
+            landed = self._landed.get()
+            if self._land(landed)[1] is None:
+                self._cache.admit(*landed[0])
+                count += 1
+                progress(count)
+
+    def _settle(self) -> None:
+        """Until nothing is on its way."""
         for expert in list(self._reads):
             self._cancel(expert)
         while self._reads:
@@ -79,7 +106,7 @@ class ExpertRunner:
         hits = {expert: slot for expert in wanted if (slot := self._cache.lookup(*expert)) is not None}
         num_hits = sum(expert not in guessed for expert in hits)
         self._meter.lookups(num_hits, len(wanted) - num_hits)
-        call = _Call(x, ids, weights)
+        call = _Call(x, ids, weights, wanted)
         if len(hits) == len(wanted):
             self._guess(layer, x, hits)
             y = self._compute(call, hits, is_last=True)
@@ -97,6 +124,7 @@ class ExpertRunner:
         call.outputs = call.x.new_empty(*call.ids.shape, call.x.shape[1])  # [T, k, H]
         y = None
         awaited = {expert for expert in misses if expert in self._reads}
+        self._unasked -= awaited
         waiting = deque(expert for expert in misses if expert not in awaited)
         awaited |= self._start(waiting, hits)
         if not waiting:
@@ -114,10 +142,10 @@ class ExpertRunner:
         assert not waiting, "guests always leave a slot to read into"
         return y
 
-    def _start(self, waiting: deque[Expert], keep: Collection[Expert]) -> set[Expert]:
+    def _start(self, waiting: deque[Expert], keep: Collection[Expert], at_once: int = 1 << 30) -> set[Expert]:
         """Start reads while slots can be had; returns which."""
-        started = set()
-        while waiting and (slot := self._cache.claim(keep)) is not None:
+        started = set[Expert]()
+        while waiting and len(started) < at_once and (slot := self._cache.claim(keep)) is not None:
             expert = waiting.popleft()
             self._submit(expert, slot)
             started.add(expert)
@@ -133,7 +161,8 @@ class ExpertRunner:
 
     def _submit(self, expert: Expert, slot: int) -> None:
         where = self._experts.ranges[expert[0]][expert[1]]
-        read = self._reader.submit(where.runs, run_bases(where), self._arena.memory(slot), expert, self._landed)
+        bases = run_bases(where) if len(where.runs) > 1 else _ONE_BASE
+        read = self._reader.submit(where.runs, bases, self._arena.memory(slot), expert, self._landed)
         self._reads[expert] = read, slot
 
     def _await(self, awaited: Collection[Expert]) -> dict[Expert, int]:
@@ -143,23 +172,29 @@ class ExpertRunner:
         self._meter.stall(time.perf_counter() - begun)
         while not self._landed.empty():
             landed.append(self._landed.get())
-        ready = {}
-        for one in landed:
+        ready, failure = {}, None
+        for one in landed:  # all of them, whatever one has met
             slot, error = self._land(one)
-            if one[0] in awaited:
-                if error is not None:
-                    raise error
+            if one[0] not in awaited:
+                continue
+            if error is None:
                 ready[one[0]] = slot
+            failure = failure or error
+        if failure is not None:
+            raise failure
         return ready
 
     def _land(self, landed: Landed) -> tuple[int, Exception | None]:
         """The slot of an expert that is resident now; after a failed read or with unusable bytes the slot is free again."""
         expert, nbytes, error = landed
         _, slot = self._reads.pop(expert)
+        self._meter.add(Link.DISK, nbytes, 0.0)
+        if expert in self._unasked:
+            self._unasked.remove(expert)
+            self._meter.unasked(nbytes)
         try:
-            self._meter.add(Link.DISK, nbytes, 0.0)
             if error is None:
-                self._table.set(slot, *self._binder.bind(*expert, self._arena.tensor(slot)))
+                self._table.bind(slot, expert)
         except Exception as caught:  # of an expert that was only guessed it does not matter
             error = caught
         if error is not None:
@@ -171,14 +206,17 @@ class ExpertRunner:
     def _give_up(self, guessed: Iterable[Expert]) -> None:
         """Routing did not ask for these."""
         for expert in guessed:
-            if expert not in self._reads or not self._cancel(expert):
-                self._meter.unasked(self._expert_bytes)
+            if expert not in self._reads:
+                self._meter.unasked(self._experts.ranges[expert[0]][expert[1]].nbytes)
+            elif not self._cancel(expert):
+                self._unasked.add(expert)
 
     def _cancel(self, expert: Expert) -> bool:
         read, slot = self._reads[expert]
         if not read.cancel():
             return False
         del self._reads[expert]
+        self._unasked.discard(expert)
         self._cache.abandon(slot)
         return True
 
@@ -200,15 +238,15 @@ class ExpertRunner:
 class _Call:
     """One layer's work. `outputs` [T, k, H] is needed only when it is done in several calls."""
 
-    def __init__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
-        self.x, self.ids, self.weights = x, ids, weights
+    def __init__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, wanted: list[Expert]) -> None:
+        self.x, self.ids, self.weights, self.wanted = x, ids, weights, wanted
         self.outputs: torch.Tensor | None = None
 
     def slots_of(self, slots: dict[Expert, int]) -> torch.Tensor:
         """int32 [T, k]: the slot of each routed expert, -1 for those that are not of `slots`."""
+        if len(self.wanted) == self.ids.numel():  # of one token
+            return torch.tensor([[slots.get(expert, -1) for expert in self.wanted]], dtype=torch.int32)
         own = {expert: slot for (_, expert), slot in slots.items()}
-        if len(self.ids) == 1:
-            return torch.tensor([[own.get(expert, -1) for expert in self.ids[0].tolist()]], dtype=torch.int32)
         by_expert = torch.full((int(self.ids.max()) + 1,), -1, dtype=torch.int32)
         by_expert[torch.tensor(list(own))] = torch.tensor(list(own.values()), dtype=torch.int32)
         return by_expert[self.ids]

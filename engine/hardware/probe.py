@@ -6,6 +6,10 @@ import psutil
 
 from engine.hardware.machine import Machine
 
+_FILES = {  # limits, and what is used
+    1: ("memory.limit_in_bytes", "memory.soft_limit_in_bytes", "memory.usage_in_bytes"),
+    2: ("memory.max", "memory.high", "memory.current"),
+}
 _UNLIMITED = 1 << 60  # cgroup v1 writes a huge number for "no limit"
 
 
@@ -18,6 +22,8 @@ def probe(cgroup_root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/se
 
 def cgroup_room(root: Path, own: Path) -> int | None:
     """Bytes that the tightest memory cgroup around this process still allows, or None where there is no limit.
+
+    A cgroup's soft limit counts like its hard one: whoever lowers it asks for memory before the system takes a process instead.
 
     Page cache counts as used but is given back under pressure, so inactive file pages are added to the room.
     """
@@ -43,17 +49,19 @@ def _memory_cgroups(root: Path, own: Path) -> list[tuple[Path, int]]:
 
 
 def _room(folder: Path, version: int) -> int | None:
-    limit_name, used_name = (
-        ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    )
+    *limit_names, used_name = _FILES[version]
+    limits = [limit for name in limit_names if (limit := _number(folder / name)) is not None and limit < _UNLIMITED]
+    used = _number(folder / used_name)
+    if not limits or used is None:
+        return None
+    return max(0, min(limits) - used + _inactive_file(folder))
+
+
+def _number(file: Path) -> int | None:
     try:
-        limit = int((folder / limit_name).read_text())  # "max" raises ValueError
-        used = int((folder / used_name).read_text())
-    except (OSError, ValueError):
+        return int(file.read_text())
+    except (OSError, ValueError):  # "max"
         return None
-    if limit >= _UNLIMITED:
-        return None
-    return max(0, limit - used + _inactive_file(folder))
 
 
 def _inactive_file(folder: Path) -> int:

@@ -16,6 +16,8 @@ class Architecture:
     model_type: str
     module: str
     experts: ExpertNames
+    router: str  # the matrix that chooses them, by its stem
+    norm: str = "model.layers.{layer}.post_attention_layernorm.weight"  # of what the router sees
 
     def load(self) -> ModuleType:
         """The module with `Config`, `weight_shapes` and `build`; imports torch."""
@@ -27,11 +29,13 @@ _ROWS = (
         "gpt_oss",
         "engine.models.gpt_oss",
         ExpertNames("model.layers.{layer}.mlp.experts", fused=("gate_up_proj", "down_proj"), is_interleaved=True),
+        "model.layers.{layer}.mlp.router",
     ),
     Architecture(
         "mixtral",
         "engine.models.mixtral",
         ExpertNames("model.layers.{layer}.block_sparse_moe.experts", separate=("w1", "w3", "w2")),
+        "model.layers.{layer}.block_sparse_moe.gate",
     ),
     Architecture(
         "qwen3_moe",
@@ -41,6 +45,7 @@ _ROWS = (
             separate=("gate_proj", "up_proj", "down_proj"),
             fused=("gate_up_proj", "down_proj"),
         ),
+        "model.layers.{layer}.mlp.gate",
     ),
 )
 _BY_TYPE = {row.model_type: row for row in _ROWS}

@@ -1,5 +1,7 @@
 """Machine and footprint and wishes to one frozen `Plan`, or the reason why there is none. Pure; nothing is decided after it."""
 
+from dataclasses import replace
+
 from engine.config import Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Machine
@@ -7,11 +9,14 @@ from engine.plan.footprint import Footprint
 from engine.protocol import Plan
 from engine.units import GB, MB, format_bytes, parse_bytes
 
-PREFILL_CHUNK = 256  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
+PREFILL_CHUNK = 512  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
 _DEFAULT_CONTEXT = 8192
 _SHORTEST_CONTEXT = 256
 _RUNTIME_BYTES = int(0.15 * GB)  # what Python and torch take beyond what they have at the time of planning
+CACHED_ROWS = 2048  # of an embedding on disk: all tokens of a prefill chunk, and most that a text repeats
+_LEAST_TABLE_BYTES = 64 * MB
 _RESERVE_SHARE = 0.05  # of what is available, left to the rest of the computer
+_CAPPED_RESERVE_SHARE = 0.01  # where a container caps this process, the rest of the computer has its memory already
 
 
 def make_plan(machine: Machine, footprint: Footprint, wishes: Wishes, default_expert_ram: str | None = None) -> Plan:
@@ -21,6 +26,7 @@ def make_plan(machine: Machine, footprint: Footprint, wishes: Wishes, default_ex
     numbers and the nearest plan that works, before anything is allocated.
     """
     context = _context(footprint, wishes)
+    footprint = _without_table(machine, footprint, wishes, default_expert_ram, context)
     fitting = _fitting_context(machine, footprint, context)
     if wishes.context is None and fitting is not None:
         context = fitting
@@ -49,10 +55,27 @@ def make_plan(machine: Machine, footprint: Footprint, wishes: Wishes, default_ex
     )
 
 
+def _without_table(
+    machine: Machine, footprint: Footprint, wishes: Wishes, default_expert_ram: str | None, context: int
+) -> Footprint:
+    """An embedding table that is only looked up stays on disk where some experts would have to: a token reads one row of it."""
+    everything = footprint.experts_total * footprint.slot_bytes
+    is_small = footprint.looked_up_bytes < _LEAST_TABLE_BYTES
+    if is_small or wishes.expert_ram or default_expert_ram or _room(machine, footprint, context) >= everything:
+        return footprint
+    cached = CACHED_ROWS * (footprint.looked_up_bytes // footprint.vocab_size)
+    return replace(footprint, dense_bytes=footprint.dense_bytes - footprint.looked_up_bytes + cached)
+
+
+def reserve_bytes(machine: Machine) -> int:
+    """What stays free."""
+    return int((_CAPPED_RESERVE_SHARE if machine.is_capped else _RESERVE_SHARE) * machine.ram_available)
+
+
 def _room(machine: Machine, footprint: Footprint, context: int) -> int:
     """Bytes left for experts."""
     fixed = footprint.dense_bytes + footprint.kv_bytes_per_token * context + footprint.workspace_bytes(PREFILL_CHUNK, context)
-    return machine.ram_available - fixed - _RUNTIME_BYTES - int(_RESERVE_SHARE * machine.ram_available)
+    return machine.ram_available - fixed - _RUNTIME_BYTES - reserve_bytes(machine)
 
 
 def _fitting_context(machine: Machine, footprint: Footprint, wanted: int) -> int | None:
@@ -90,12 +113,12 @@ def _expert_slots(footprint: Footprint, room: int, wished: str | None, suggested
 
 
 def _wished_slots(footprint: Footprint, room: int, wished: str) -> int:
-    slots, floor = _slots_of(footprint, wished), footprint.num_moe_layers * footprint.top_k
+    slots, floor = _slots_of(footprint, wished), footprint.floor_slots
     if slots < floor:
         raise EngineError(
             "plan.below_floor",
             f"{wished} of memory for experts holds {slots}; {footprint.name} needs {floor} at once "
-            f"({footprint.top_k} in each of {footprint.num_moe_layers} layers).",
+            f"({footprint.top_k} are chosen for each token, and the next layer's are read meanwhile).",
             f"Set the memory for experts to {-(-footprint.floor_bytes // MB)}MB or more.",
         )
     if slots > room // footprint.slot_bytes:
@@ -114,7 +137,7 @@ def _suggested_slots(footprint: Footprint, suggested: str) -> int:
         slots = _slots_of(footprint, suggested)
     except EngineError:
         return footprint.experts_total
-    return max(slots, footprint.num_moe_layers * footprint.top_k)
+    return max(slots, footprint.floor_slots)
 
 
 def _slots_of(footprint: Footprint, budget: str) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from engine.errors import EngineError
+from engine.protocol import Gate
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
@@ -38,6 +39,7 @@ class Repository:
     commit: str
     files: tuple[RemoteFile, ...]
     licence: str
+    gate: Gate = Gate.OPEN
 
     @property
     def nbytes(self) -> int:

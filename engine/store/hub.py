@@ -1,4 +1,4 @@
-"""What the Hub says of a repository: files with sizes and checksums, licence, who may have it. The one user of HfApi."""
+"""What the Hub says of a repository: files with sizes and checksums, licence, who may have it. Asks through HfApi."""
 
 import json
 import re
@@ -21,8 +21,9 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from engine.errors import EngineError
+from engine.protocol import Gate
 from engine.store.files import INDEX, RemoteFile, Repository, choose_files
-from engine.store.web import Access, Line, StoppedError, TransientError, refusal, wait_seconds_of
+from engine.store.web import Access, Line, StoppedError, TransientError, read_piece, refusal, wait_seconds_of
 from engine.units import MB, format_bytes
 
 _T = TypeVar("_T")
@@ -70,16 +71,26 @@ def find_repository(line: Line, repo: str, revision: str, is_stopped: Callable[[
             api.auth_check(repo)
         return info
 
-    info = _patiently(ask, line, repo, is_stopped)
+    info = patiently(ask, line, repo, is_stopped)
     listed = {item.rfilename: item for item in info.siblings or ()}
     indexed = None
     if INDEX in listed:
         index, pinned = _remote_file(repo, listed[INDEX]), Repository(info.id, str(info.sha), (), "")
         url = pinned.url(line.access.endpoint, index)
-        indexed = _weight_files(repo, _patiently(lambda: _bytes_of(line, url, index), line, repo, is_stopped))
+        indexed = _weight_files(repo, patiently(lambda: _bytes_of(line, url, index), line, repo, is_stopped))
     files = tuple(_remote_file(repo, listed[name]) for name in choose_files(repo, listed, indexed))
-    licence = str((info.card_data or {}).get("license") or "")
-    return Repository(info.id, str(info.sha), files, licence)
+    return Repository(info.id, str(info.sha), files, licence_of(info), gate_of(info))
+
+
+def licence_of(info: Any) -> str:
+    """As the card names it: 'apache-2.0', or the name that goes with 'other'."""
+    card = info.card_data or {}
+    named = card.get("license_name") if card.get("license") == "other" else None
+    return str(named or card.get("license") or "")
+
+
+def gate_of(info: Any) -> Gate:
+    return {"auto": Gate.TERMS, "manual": Gate.REVIEW}.get(str(info.gated), Gate.OPEN)
 
 
 def _remote_file(repo: str, item: Any) -> RemoteFile:
@@ -94,15 +105,7 @@ def _bytes_of(line: Line, url: str, file: RemoteFile) -> bytes:
     """A whole small file into memory."""
     if file.size > _LARGEST_INDEX:
         raise EngineError("hub.bad_index", f"{file.name} has {format_bytes(file.size)}.", "Choose another repository.")
-    content = bytearray(file.size)
-    connection = line.connect()
-    try:
-        answer = connection.open(url, 0, file.size)
-        if answer.is_page or answer.size not in (None, file.size) or connection.read_into(memoryview(content)) < file.size:
-            raise TransientError("a web page or a part came in place of its answer")
-    finally:
-        connection.close()
-    return bytes(content)
+    return read_piece(line, url, file.size, 0, file.size)
 
 
 def _weight_files(repo: str, index: bytes) -> set[str]:
@@ -115,7 +118,8 @@ def _weight_files(repo: str, index: bytes) -> set[str]:
     return names
 
 
-def _patiently(ask: Callable[[], _T], line: Line, repo: str, is_stopped: Callable[[], bool]) -> _T:
+def patiently(ask: Callable[[], _T], line: Line, repo: str, is_stopped: Callable[[], bool]) -> _T:
+    """What `ask` gives, waiting out short trouble. Raises `EngineError` or `StoppedError`."""
     patience, reason = line.patience, ""
     for failures in range(1, patience.retries + 2):
         wait = patience.wait_seconds(failures)
@@ -156,7 +160,7 @@ def _why(error: Exception) -> str:
     if isinstance(error, httpx2.TimeoutException):
         return "it did not answer in time"
     if isinstance(error, httpx2.ConnectError):
-        return "it cannot be reached; is this computer online?"
+        return "it cannot be reached, perhaps because this computer is not online"
     if isinstance(error, ValueError):
         return "a web page came in place of its answer, from a proxy or a sign-in page"
     return f"the connection broke ({type(error).__name__})"

@@ -1,15 +1,15 @@
 """Models on this computer: the folders in which they live, found by name or path. Reads headers, never weights."""
 
 import os
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 from platformdirs import user_data_path
 
-from engine.checkpoint.index import Checkpoint, open_checkpoint
+from engine.checkpoint.index import open_checkpoint
 from engine.errors import EngineError
 from engine.protocol import ModelEntry, ModelState
+from engine.store.formats import format_of
 from engine.store.places import Place, find_places, is_single
 from engine.store.records import Record, Records
 from engine.store.target import hub_cache
@@ -67,13 +67,19 @@ def list_models(folder: Path, supported: frozenset[str]) -> tuple[ModelEntry, ..
     records = Records(folder.parent)
     used = records.last_used()
     entries = [
-        replace(_entry(place, supported), last_used=used.get(str(place.folder), 0.0)) for place in find_places(folder, records)
+        replace(_entry(place, supported), last_used=used.get(os.path.realpath(place.folder), 0.0))
+        for place in find_places(folder, records)
     ]
     arriving = [_arriving(record) for record in records.all() if not record.folder]
     away = _away(records, {entry.path for entry in entries})
     outside = [entry for entry in entries if not Path(entry.path).is_relative_to(folder)]
     records.remember([*outside, *away])
     return (*entries, *arriving, *away)
+
+
+def watched_folders(folder: Path, records: Records) -> tuple[Path, ...]:
+    """Where models come and go: Stoker's own folder, the Hugging Face cache, those that a person chose or added."""
+    return folder, hub_cache(), *records.folders(), *records.added()
 
 
 def add_folder(folder: Path, records: Records) -> None:
@@ -129,16 +135,7 @@ def _entry(place: Place, supported: frozenset[str]) -> ModelEntry:
     return replace(
         base,
         architecture=architecture,
-        weight_format=weight_format(checkpoint),
+        weight_format=format_of(checkpoint),
         bytes=checkpoint.nbytes,
         problem=problem,
     )
-
-
-def weight_format(checkpoint: Checkpoint) -> str:
-    """The type that holds most of the bytes, as people name it: 'BF16'."""
-    count: Counter[str] = Counter()
-    for ref in checkpoint.tensors.values():
-        count[ref.dtype] += ref.nbytes
-    dtype = count.most_common(1)[0][0] if count else ""
-    return {"F8_E4M3": "FP8", "U8": "4-bit", "I32": "4-bit"}.get(dtype, dtype)

@@ -189,6 +189,20 @@ class Connection:
         raise refusal(status, headers.get("X-Error-Code", ""), bool(self._access.token), urlsplit(url).path)
 
 
+def read_piece(line: Line, url: str, size: int, first: int, end: int) -> bytes:
+    """`[first, end)` of a file of `size` bytes into memory. Raises `TransientError` or `EngineError`."""
+    content = bytearray(end - first)
+    connection = line.connect()
+    try:
+        answer = connection.open(url, first, end)
+        is_right = not answer.is_page and answer.size in (None, size) and answer.first == first
+        if not is_right or connection.read_into(memoryview(content)) < len(content):
+            raise TransientError("a web page or a part came in place of its answer")
+    finally:
+        connection.close()
+    return bytes(content)
+
+
 def refusal(status: int, code: str, has_token: bool, path: str) -> EngineError:
     """The sentence for a status with which the Hub refuses a file or a repository."""
     repo = path.strip("/").removeprefix("api/models/").split("/resolve/")[0].split("/revision/")[0]
@@ -280,7 +294,7 @@ def _reason(error: Exception, timeout_seconds: float) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the server's certificate is not trusted ({error.verify_message})"
     if isinstance(error, socket.gaierror):
-        return "the server's name cannot be found: is this computer online?"
+        return "the server's name cannot be found, perhaps because this computer is not online"
     if isinstance(error, ConnectionRefusedError):
         return "the server takes no connections"
     return f"the connection broke ({type(error).__name__})"

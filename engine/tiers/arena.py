@@ -1,6 +1,7 @@
-"""Fixed slots of RAM, one expert each, taken once and never given back. Knows bytes and alignment, no expert and no format."""
+"""Fixed slots of RAM, one expert each, taken once and kept. Knows bytes and alignment, no expert and no format."""
 
 import mmap
+import sys
 
 import torch
 
@@ -10,6 +11,8 @@ from engine.units import format_bytes
 
 BLOCK = 4096  # direct reads need memory, offset and length aligned to the drive's block; 4096 serves every drive
 _HUGE_PAGE = 2 << 20
+# Shared memory, Python's default, is neither backed by huge pages nor given back page by page.
+_PRIVATE = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 _CHUNK = 1 << 30  # the system grants a gigabyte more readily than all at once
 
 
@@ -42,28 +45,43 @@ def slot_stride(experts: ExpertMap) -> int:
 
 
 def aligned_memory(size: int) -> memoryview:
+    """See `Memory`."""
+    return Memory(size).view
+
+
+class Memory:
     """`size` bytes of anonymous memory, 2 MiB aligned and backed by huge pages where the system grants them.
 
     Direct reads into 2 MiB pages run at twice the rate of 4 KiB pages. Raises `EngineError` when refused.
     """
-    try:
-        memory = mmap.mmap(-1, align_up(size, _HUGE_PAGE) + _HUGE_PAGE)
-    except (OSError, ValueError, OverflowError) as error:
-        raise EngineError(
-            "memory.refused",
-            f"The system refused {format_bytes(size)} of memory.",
-            "Close other programs, or set less memory for experts.",
-        ) from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    address = torch.frombuffer(memory, dtype=torch.uint8, count=1).data_ptr()
-    return memoryview(memory)[-address % _HUGE_PAGE :][:size]
+
+    def __init__(self, size: int) -> None:
+        try:
+            self._mapped = mmap.mmap(-1, align_up(size, _HUGE_PAGE) + _HUGE_PAGE, **_PRIVATE)
+        except (OSError, ValueError, OverflowError) as error:
+            raise EngineError(
+                "memory.refused",
+                f"The system refused {format_bytes(size)} of memory.",
+                "Close other programs, or set less memory for experts.",
+            ) from error
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._mapped.madvise(mmap.MADV_HUGEPAGE)
+        address = torch.frombuffer(self._mapped, dtype=torch.uint8, count=1).data_ptr()
+        self._first = -address % _HUGE_PAGE
+        self.view = memoryview(self._mapped)[self._first :][:size]
+
+    def give_back(self, begin: int) -> None:
+        """The system may use the pages from byte `begin` on; written again they are zeros first. Only Linux takes them."""
+        begin = self._first + align_up(begin, _HUGE_PAGE)
+        if begin < len(self._mapped) and sys.platform == "linux":
+            self._mapped.madvise(mmap.MADV_DONTNEED, begin, len(self._mapped) - begin)
 
 
 class RamArena:
     """`num_slots` slots of `stride` bytes each, in chunks of about 1 GiB.
 
-    A slot's memory stays valid for the arena's life; who may write it is the cache's business.
+    A slot's memory stays valid for the arena's life, its content until it is given back. Who may write it is the cache's
+    business.
     """
 
     def __init__(self, stride: int, num_slots: int) -> None:
@@ -72,15 +90,27 @@ class RamArena:
         self.num_slots = num_slots
         self._per_chunk = max(1, _CHUNK // stride)
         counts = [min(self._per_chunk, num_slots - first) for first in range(0, num_slots, self._per_chunk)]
-        self._chunks = [aligned_memory(count * stride) for count in counts]
-        self._tensors = [torch.frombuffer(chunk, dtype=torch.uint8) for chunk in self._chunks]
+        self._chunks = [Memory(count * stride) for count in counts]
+        self._addresses = [torch.frombuffer(chunk.view, dtype=torch.uint8, count=1).data_ptr() for chunk in self._chunks]
+        self._tensors = [torch.frombuffer(chunk.view, dtype=torch.uint8) for chunk in self._chunks]
 
     def memory(self, slot: int) -> memoryview:
         """The slot as writable memory, for reads from disk."""
         chunk, index = divmod(slot, self._per_chunk)
-        return self._chunks[chunk][index * self.stride : (index + 1) * self.stride]
+        return self._chunks[chunk].view[index * self.stride : (index + 1) * self.stride]
 
     def tensor(self, slot: int) -> torch.Tensor:
         """The same bytes as uint8 [stride]."""
         chunk, index = divmod(slot, self._per_chunk)
         return self._tensors[chunk][index * self.stride : (index + 1) * self.stride]
+
+    def address(self, slot: int) -> int:
+        chunk, index = divmod(slot, self._per_chunk)
+        return self._addresses[chunk] + index * self.stride
+
+    def give_back(self, first: int) -> None:
+        """The content of the slots from `first` on is lost, and so is their memory until they are written again."""
+        for number, chunk in enumerate(self._chunks):
+            keep = max(0, first - number * self._per_chunk)
+            if keep < self._per_chunk:
+                chunk.give_back(keep * self.stride)

@@ -1,52 +1,76 @@
 """Unbuffered reads straight into their final place, several in flight. Knows files and offsets, not what the bytes mean."""
 
-import errno
 import os
 import queue
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.checkpoint.experts import Run
 from engine.errors import EngineError
+from engine.hardware.drive import drive_of
 from engine.tiers.arena import BLOCK, align_up
+from engine.tiers.file import DirectFile, Identity, identity_of
 
-if sys.platform != "win32":
-    import fcntl
+_FEWEST, _MOST = 3, 4
+"""Reads in flight: three saturate the drive measured; more are begun in vain for guesses, and land later. Four serve faster
+drives where there are cores for it."""
 
-_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_IN_FLIGHT = 4  # two to four saturate the drives measured; more only cost threads
+Done = queue.SimpleQueue[Any]
+
+
+class Read:
+    """One expert on its way. `cancel` from the thread that submitted it."""
+
+    __slots__ = ("_bases", "_done", "_runs", "_target", "_turn", "ticket")
+
+    def __init__(self, runs: Sequence[Run], bases: Sequence[int], target: memoryview, ticket: Any, done: Done) -> None:
+        self._runs, self._bases, self._target, self._done = runs, bases, target, done
+        self._turn = threading.Lock()
+        self.ticket = ticket
+
+    def cancel(self) -> bool:
+        """True where it had not begun: then it never will, and its ticket does not come back."""
+        return self._turn.acquire(blocking=False)
+
+    def perform(self, reader: "DiskReader") -> None:
+        """For the reader's threads."""
+        if self._turn.acquire(blocking=False):
+            self._done.put((self.ticket, *reader.read_runs(self._runs, self._bases, self._target)))
 
 
 class DiskReader:
-    """A pool of blocking positioned reads. `submit` queues one expert; its ticket comes back on the caller's queue.
+    """Blocking positioned reads in a few threads, first come first served.
 
     `notice` is empty while every file is read directly, else one sentence that says why not.
     """
 
-    def __init__(self, in_flight: int = _IN_FLIGHT) -> None:
+    def __init__(self, in_flight: int | None = None) -> None:
+        in_flight = in_flight or min(_MOST, max(_FEWEST, (os.cpu_count() or 1) // 2))
         self.notice = ""
-        self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="disk")
-        self._files: dict[Path, _File] = {}
+        self._queue: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
+        self._files: dict[Path, DirectFile] = {}
+        self._known: dict[Path, Identity] = {}
+        self._given_up: list[DirectFile] = []
         self._lock = threading.Lock()
         self._active = 0
         self._busy_since = 0.0
         self._busy = 0.0
+        self._threads = [threading.Thread(target=self._serve, name=f"disk-{n}", daemon=True) for n in range(in_flight)]
+        for thread in self._threads:
+            thread.start()
 
-    def submit(
-        self, runs: Sequence[Run], bases: Sequence[int], target: memoryview, ticket: Any, done: "queue.SimpleQueue[Any]"
-    ) -> None:
+    def submit(self, runs: Sequence[Run], bases: Sequence[int], target: memoryview, ticket: Any, done: Done) -> Read:
         """Read every run into `target` at its base (see `run_bases`), then put `(ticket, bytes, error or None)` on `done`.
 
-        The bytes are those of the runs that arrived, without what alignment adds.
-
-        `target` belongs to the reader until the ticket is back.
+        The bytes are those of the runs that arrived, without what alignment adds. `target` belongs to the reader until the
+        ticket is back or the read is cancelled.
         """
-        self._pool.submit(self._read_all, runs, bases, target, ticket, done)
+        read = Read(runs, bases, target, ticket, done)
+        self._queue.put(read)
+        return read
 
     def read(self, runs: Sequence[Run], bases: Sequence[int], target: memoryview) -> None:
         """The same, waiting for it. Raises `EngineError`."""
@@ -55,6 +79,11 @@ class DiskReader:
         _, _, error = done.get()
         if error is not None:
             raise error
+
+    def check_files(self) -> None:
+        """Raises `EngineError` for a file that is no longer the one from which reading began."""
+        for path, known in list(self._known.items()):
+            _check_same(path, known)
 
     def take_busy_seconds(self) -> float:
         """Seconds with at least one read in flight since the last call."""
@@ -67,35 +96,49 @@ class DiskReader:
             return busy
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for file in self._files.values():
+        """Waits for what is being read; what is only queued is dropped."""
+        while not self._queue.empty():
+            read = self._queue.get()
+            assert read is not None, "closed twice"
+            read.cancel()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        for file in (*self._files.values(), *self._given_up):
             file.close()
         self._files.clear()
+        self._given_up.clear()
 
-    def _read_all(
-        self, runs: Sequence[Run], bases: Sequence[int], target: memoryview, ticket: Any, done: "queue.SimpleQueue[Any]"
-    ) -> None:
-        error: Exception | None = None
+    def _serve(self) -> None:
+        while (read := self._queue.get()) is not None:
+            read.perform(self)
+
+    def read_runs(self, runs: Sequence[Run], bases: Sequence[int], target: memoryview) -> tuple[int, Exception | None]:
+        """In this thread. What went wrong is returned: whoever waits for the ticket must get it."""
         arrived = 0
         self._enter()
         try:
             for run, base in zip(runs, bases, strict=True):
                 self._read_run(run, target[base : base + align_up(run.offset % BLOCK + run.nbytes)])
                 arrived += run.nbytes
-        except Exception as caught:  # the caller waits for this ticket: whatever happened must reach it
-            error = caught
+        except Exception as error:
+            return arrived, error
         finally:
             self._leave()
-        done.put((ticket, arrived, error))
+        return arrived, None
 
     def _read_run(self, run: Run, target: memoryview) -> None:
         """One aligned superset of a run. A failed read is tried once more, then named; a short read is never accepted."""
         start = run.offset // BLOCK * BLOCK
         needed = run.offset - start + run.nbytes
         for attempt in (1, 2):
+            file = None
             try:
-                got = self._file(run.file).read_into(start, target)
+                file = self._file(run.file)
+                got = file.read_into(start, target)
             except OSError as error:
+                self._give_up(run.file, file)
                 if attempt == 1:
                     continue
                 raise _read_failed(run, error.strerror or str(error)) from error
@@ -103,11 +146,21 @@ class DiskReader:
                 return
         raise _read_failed(run, f"the file ends {needed - got} bytes early")
 
-    def _file(self, path: Path) -> "_File":
+    def _file(self, path: Path) -> DirectFile:
         with self._lock:
-            if path not in self._files:
-                self._files[path] = _File(path, self._tell)
-            return self._files[path]
+            file = self._files.get(path)
+            if file is None:
+                file = DirectFile(path, self._tell)
+                self._files[path] = file
+                if file.identity != self._known.setdefault(path, file.identity):
+                    raise _changed(path)
+            return file
+
+    def _give_up(self, path: Path, file: DirectFile | None) -> None:
+        """A descriptor of a drive that was away stays dead; the next read opens the file again. Others may still be reading."""
+        with self._lock:
+            if file is not None and self._files.get(path) is file:
+                self._given_up.append(self._files.pop(path))
 
     def _tell(self, path: Path) -> None:
         self.notice = (
@@ -127,72 +180,30 @@ class DiskReader:
                 self._busy += time.perf_counter() - self._busy_since
 
 
-class _File:
-    """One open file: direct where the file system allows it, positioned reads safe from several threads."""
+def _check_same(path: Path, known: Identity) -> None:
+    try:
+        found = identity_of(os.stat(path))
+    except OSError as error:
+        raise EngineError(
+            "disk.file_lost",
+            f"{path.name} cannot be reached on {drive_of(path).label}: {error.strerror or error}.",
+            "Connect the drive or put the file back, then send the message again.",
+        ) from error
+    if found != known:
+        raise _changed(path)
 
-    def __init__(self, path: Path, tell_buffered: Callable[[Path], None]) -> None:
-        self._path, self._tell_buffered = path, tell_buffered
-        self._seek_lock = threading.Lock()
-        self._is_direct = True
-        try:
-            self._descriptor = self._open_direct()
-        except OSError:
-            self._fall_back()
 
-    def _open_direct(self) -> int:
-        if sys.platform == "darwin":
-            descriptor = os.open(self._path, _FLAGS)
-            fcntl.fcntl(descriptor, fcntl.F_NOCACHE, 1)
-            return descriptor
-        if not hasattr(os, "O_DIRECT"):
-            raise OSError(errno.EINVAL, "no direct reads on this system")
-        return os.open(self._path, _FLAGS | os.O_DIRECT)
-
-    def _fall_back(self) -> None:
-        self._descriptor = os.open(self._path, _FLAGS)
-        self._is_direct = False
-        self._tell_buffered(self._path)
-
-    def read_into(self, offset: int, target: memoryview) -> int:
-        """Fill `target` from `offset`; returns the bytes read, fewer only at the end of the file."""
-        got = 0
-        while got < len(target):
-            count = self._read_direct_or_buffered(offset + got, target[got:])
-            got += count
-            if count == 0 or (self._is_direct and count % BLOCK):  # only the file's tail is no whole block
-                break
-        return got
-
-    def _read_direct_or_buffered(self, offset: int, target: memoryview) -> int:
-        """Some file systems grant a direct open and refuse the read."""
-        try:
-            return self._read_some(offset, target)
-        except OSError as error:
-            if error.errno != errno.EINVAL or not self._is_direct:
-                raise
-        with self._seek_lock:
-            if self._is_direct:
-                refused = self._descriptor
-                self._fall_back()
-                os.close(refused)
-        return self._read_some(offset, target)
-
-    def _read_some(self, offset: int, target: memoryview) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self._descriptor, [target], offset)
-        with self._seek_lock:  # Windows has no positioned read in the standard library
-            os.lseek(self._descriptor, offset, os.SEEK_SET)
-            data = os.read(self._descriptor, len(target))
-        target[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+def _changed(path: Path) -> EngineError:
+    return EngineError(
+        "disk.file_changed",
+        f"{path.name} on {drive_of(path).label} has changed since the model was loaded.",
+        "Load the model again; if its download was not complete, let it finish first.",
+    )
 
 
 def _read_failed(run: Run, reason: str) -> EngineError:
     return EngineError(
         "disk.read_failed",
-        f"Reading {run.file.name} failed at byte {run.offset}: {reason}.",
-        f"Check that the drive of {run.file.parent} is connected and healthy, then restart the engine.",
+        f"Reading {run.file.name} on {drive_of(run.file).label} failed at byte {run.offset}: {reason}.",
+        "Check that the drive is connected and healthy and that the file may be read, then send the message again.",
     )

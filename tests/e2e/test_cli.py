@@ -80,7 +80,8 @@ def test_chat_json_holds_a_record_per_token(stoker: Stoker) -> None:
     assert [record["phase"] for record in answer["traffic"]] == ["prefill"] + ["decode"] * (len(answer["token_ids"]) - 1)
     for record in answer["traffic"]:
         assert {"phase", "links", "hits", "misses", "stall_seconds"} <= set(record)
-        assert record["links"].get("disk", {"bytes": 0})["bytes"] == record["misses"] * answer["plan"]["expert_bytes"]
+        asked = record["misses"] * answer["plan"]["expert_bytes"]
+        assert record["links"].get("disk", {"bytes": 0})["bytes"] == asked + record["unasked_bytes"]
         assert record["links"]["ram"]["origin"] == "derived"
 
 

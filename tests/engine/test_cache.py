@@ -37,7 +37,9 @@ def test_whatever_happens_a_slot_holds_what_was_last_loaded_into_it(num_slots: i
         wanted = rng.sample(range(EXPERTS), TOP_K if is_decode else 7)
         keep = [expert for expert in wanted if cache.lookup(layer, expert) is not None]
         misses = [expert for expert in wanted if expert not in keep]
-        claimed = [(expert, slot) for expert in misses if (slot := cache.claim([(layer, expert) for expert in keep])) is not None]
+        claimed = [
+            (expert, slot) for expert in misses if (slot := cache.claim([(layer, expert) for expert in keep])) is not None
+        ]
         for expert in keep:
             assert content[cache.lookup(layer, expert) or 0] == (layer, expert), "an expert to keep was overwritten"
         for expert, slot in claimed:

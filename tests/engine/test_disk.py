@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import queue
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_a_file_cut_while_open_is_named_with_its_offset(reader: DiskReader, tmp_
     target = aligned_memory(1 << 20)
     reader.read([Run(file, 50_000, 50_000)], [0], target)
     os.truncate(file, 60_000)
-    with pytest.raises(EngineError, match=r"weights\.safetensors failed at byte 50000: the file ends 40000 bytes early"):
+    with pytest.raises(EngineError, match=r"weights\.safetensors on .* failed at byte 50000: the file ends 40000 bytes early"):
         reader.read([Run(file, 50_000, 50_000)], [0], target)
 
 
@@ -144,3 +145,105 @@ def test_arena_slots_are_apart_and_aligned(monkeypatch: pytest.MonkeyPatch) -> N
 def test_refused_memory_is_one_sentence() -> None:
     with pytest.raises(EngineError, match="refused"):
         aligned_memory(1 << 60)
+
+
+def _answer(folder: Path, slots: int, harm: Any, mend: Any, match: str) -> None:
+    """A prompt, harm in the middle of its answer, one clear error; mended, the same session goes on as if nothing had been."""
+    prompt = list(range(3, 43))
+    with session_on(folder, slots) as (session, _):
+        session.sync(prompt)
+        expected = [session.step(token)[0] for token in range(50, 60)]
+    with session_on(folder, slots) as (session, _):
+        session.sync(prompt)
+        session.step(50)
+        harm()
+        with pytest.raises(EngineError, match=match) as caught:
+            session.sync([*prompt, *range(50, 60)])
+        assert caught.value.hint
+        mend()
+        session.sync([*prompt, 50])
+        for token, logits in zip(range(51, 60), expected[1:], strict=True):
+            torch.testing.assert_close(session.step(token)[0], logits, atol=1e-5, rtol=1e-5)
+
+
+def test_a_file_that_is_away_for_a_while(tmp_path: Path) -> None:
+    folder = write_mixtral(tmp_path / "model")
+    file, away = folder / "model.safetensors", folder / "away"
+    _answer(
+        folder,
+        3,
+        lambda: file.rename(away),
+        lambda: away.rename(file),
+        r"model\.safetensors cannot be reached on the drive .*No such",
+    )
+
+
+def test_a_file_that_is_replaced_while_open(tmp_path: Path) -> None:
+    """By another of the same size: what a new download of the same model would do."""
+    folder = write_mixtral(tmp_path / "model")
+    file, old = folder / "model.safetensors", folder / "old"
+
+    def replace_file() -> None:
+        file.rename(old)
+        file.write_bytes(bytes(old.stat().st_size))
+
+    _answer(folder, 3, replace_file, lambda: old.replace(file), r"model\.safetensors on the drive .* has changed since")
+
+
+def test_a_file_that_is_written_to_while_open(tmp_path: Path) -> None:
+    folder = write_mixtral(tmp_path / "model")
+    file = folder / "model.safetensors"
+    before = file.stat()
+
+    def write() -> None:
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+
+    _answer(folder, 3, write, lambda: os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns)), "has changed since")
+
+
+def test_a_drive_that_comes_back_is_opened_again(reader: DiskReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Descriptors of a drive that was unplugged stay dead when it is back."""
+    file = tmp_path / "weights"
+    file.write_bytes(os.urandom(8192))
+    target, dead = aligned_memory(1 << 16), set[int]()
+    reader.read([Run(file, 0, 8192)], [0], target)
+    genuine = os.preadv
+
+    def unplugged(descriptor: int, *rest: Any) -> int:
+        dead.add(descriptor)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", unplugged)
+    with pytest.raises(EngineError, match=r"Reading weights on the drive .* failed at byte 0: Input/output error"):
+        reader.read([Run(file, 0, 8192)], [0], target)
+
+    def replugged(descriptor: int, *rest: Any) -> int:
+        return unplugged(descriptor) if descriptor in dead else genuine(descriptor, *rest)
+
+    monkeypatch.setattr(os, "preadv", replugged)
+    target[:8192] = bytes(8192)
+    reader.read([Run(file, 0, 8192)], [0], target)
+    assert bytes(target[:8192]) == file.read_bytes()
+
+
+def test_what_only_waits_can_be_cancelled_and_is_then_never_written(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"x" * 8192)
+    reader, done = DiskReader(in_flight=1), queue.SimpleQueue[Any]()
+    gate, begun = threading.Event(), threading.Event()
+
+    def enter() -> None:
+        begun.set()
+        gate.wait()
+
+    reader._enter = enter  # type: ignore[method-assign]
+    targets = [aligned_memory(1 << 16) for _ in range(2)]
+    first, second = (reader.submit([Run(tmp_path / "data", 0, 8192)], [0], target, n, done) for n, target in enumerate(targets))
+    begun.wait()
+    assert not first.cancel(), "it is being read"
+    assert second.cancel()
+    reader._leave = lambda: None  # type: ignore[method-assign]
+    gate.set()
+    assert done.get()[0] == 0
+    reader.close()
+    assert done.empty()
+    assert bytes(targets[1][:8192]) == bytes(8192)

@@ -6,6 +6,7 @@ import pytest
 from engine.errors import EngineError
 from engine.experts.trace import Geometry, Recorder, Routing, read_trace
 from engine.meter import Phase
+from tests.helpers.tiny import session_on, write_mixtral
 
 ROUTES = Path(__file__).parents[3] / "shared" / "data" / "routes"
 HEAD = (
@@ -98,3 +99,23 @@ def test_a_path_that_is_no_file_is_one_sentence(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent.csv"):
         with pytest.raises(EngineError, match=r"cannot be read"):
             read_trace(path)
+
+
+def test_a_session_records_every_layer_of_every_token_once(tmp_path: Path) -> None:
+    """Two requests of a tiny model: prompt and decode are told apart, and every layer of every token is there once."""
+    folder = write_mixtral(tmp_path / "model")
+    with session_on(folder, 4) as (session, _), (tmp_path / "trace.csv").open("w") as file:
+        session.recorder = Recorder(file, Geometry("model", 8, 2, dict.fromkeys(range(3), 9216)))
+        for prompt in ([5, 6, 7, 8], [9, 10]):
+            session.sync(prompt)
+            for token in range(20, 26):
+                session.step(token)
+    trace = read_trace(tmp_path / "trace.csv")
+    assert len(trace.routings) == 3 * (4 + 6 + 2 + 6)
+    decoded = trace.decoded()
+    assert [routing.layer for routing in decoded] == [0, 1, 2] * 12
+    assert [(routing.request, routing.step) for routing in decoded[::3]] == [
+        *((0, step) for step in range(4, 10)),
+        *((1, step) for step in range(2, 8)),
+    ]
+    assert all(abs(sum(routing.weights) - 1) < 1e-4 for routing in trace.routings)

@@ -1,7 +1,7 @@
 """Tiny random checkpoints in hub layout, written without the engine's own reader, and a session over any of them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from engine.config import Wishes
 from engine.engine import inspect, open_session, plan_for
 from engine.errors import EngineError
+from engine.experts.policy import Expert
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import Native
 from engine.kernels.reference import Reference
@@ -99,7 +100,12 @@ def kernels_named(name: str) -> Kernels:
 
 @contextmanager
 def session_on(
-    folder: Path, slots_per_layer: int | None = None, kernels: Kernels | None = None, **wishes: Any
+    folder: Path,
+    slots_per_layer: int | None = None,
+    kernels: Kernels | None = None,
+    heat: Mapping[Expert, float] | None = None,
+    room: Callable[[], int] = lambda: 1 << 40,
+    **wishes: Any,
 ) -> Iterator[tuple[Session, Plan]]:
     """A session without tokenizer; `slots_per_layer` overrides what the planner would give."""
     source = inspect(folder)
@@ -108,6 +114,6 @@ def session_on(
         plan = replace(plan, slots_per_layer=(slots_per_layer,) * plan.num_layers)
     reader = DiskReader()
     try:
-        yield open_session(source, plan, reader, kernels or Reference()), plan
+        yield open_session(source, plan, reader, kernels or Reference(), heat=heat, room=room), plan
     finally:
         reader.close()

@@ -18,6 +18,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QTextEdit
 
 from app.backends.local import EngineState, LocalEngine
+from app.backends.store import Store
 from app.core.paths import app_paths
 from app.main import run
 from app.widgets.composer import Composer
@@ -29,6 +30,7 @@ def main() -> int:
     app = QApplication([])
     fake = str(Path(__file__).with_name("fake_engine.py"))
     engine = LocalEngine(sys.executable, [fake, "normal", "--rate", "100", "--tokens", "20000"])
+    store = Store(sys.executable, [str(Path(__file__).with_name("fake_store.py"))])
     log = received.open("a", buffering=1)
     sent: list[str] = []
 
@@ -47,7 +49,7 @@ def main() -> int:
     engine.text.connect(note)
     engine.state_changed.connect(lambda _: QTimer.singleShot(0, send))  # after the page has learnt of it too
     try:
-        return run(app, app_paths(data_dir), engine)
+        return run(app, app_paths(data_dir), engine, store)
     finally:
         log.close()
 

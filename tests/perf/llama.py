@@ -20,11 +20,12 @@ BATCH = 512
 class Llama:
     """Raises RuntimeError where the file does not load or a batch fails."""
 
-    def __init__(self, path: str, threads: int, context: int) -> None:
+    def __init__(self, path: str, threads: int, context: int, repack: bool = True) -> None:
         llama_cpp.llama_backend_init()
         model_params = llama_cpp.llama_model_default_params()
         model_params.n_gpu_layers = 0
         model_params.load_mode = llama_cpp.LLAMA_LOAD_MODE_MMAP
+        model_params.use_extra_bufts = repack  # repacked weights are copies in RAM beside the file's pages
         self._model = llama_cpp.llama_model_load_from_file(path.encode(), model_params)
         if not self._model:
             raise RuntimeError(f"llama.cpp does not load {path}")

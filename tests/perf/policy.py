@@ -11,6 +11,7 @@ import time
 from engine.experts.cache import ExpertCache
 from engine.experts.policy import Heat
 from engine.experts.replay import CacheContender
+from engine.plan.footprint import guest_slots
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def _microseconds(layers: int, experts: int, top_k: int, share: float, tokens: i
     """(one layer, all hits; each miss more than that), routing uniform. The same look-ups as the runner's."""
     rng = random.Random(0)
     names = range(layers)
-    contender = CacheContender(ExpertCache(names, [int(experts * share)] * layers, Heat(names, experts)))
+    contender = CacheContender(ExpertCache(names, [int(experts * share)] * layers, Heat(names, experts), guest_slots(8)))
     for _ in range(60):
         for layer in names:
             contender.use(layer, rng.sample(range(experts), top_k))

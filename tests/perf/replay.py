@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from engine.experts.cache import NUM_GUESTS, ExpertCache
+from engine.experts.cache import ExpertCache
 from engine.experts.policy import HALF_LIFE_TOKENS, LAST_TOKEN_BONUS, Heat
 from engine.experts.replay import CacheContender, replay
 from engine.experts.trace import Geometry, Routing, read_trace
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--half-life", nargs="+", type=float, default=[HALF_LIFE_TOKENS])
     parser.add_argument("--bonus", nargs="+", type=float, default=[LAST_TOKEN_BONUS])
-    parser.add_argument("--guests", nargs="+", type=int, default=[NUM_GUESTS])
+    parser.add_argument("--guests", nargs="+", type=int, default=[16])
     options = parser.parse_args()
     subjects: dict[str, tuple[Geometry, Sequence[Routing]]] = {"topics": (geometry(12, 6), topics(12, 1600))}
     for file in options.files:

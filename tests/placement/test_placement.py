@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine.experts.run import ExpertRunner
 from engine.kernels.kernels import Kernels
 from engine.meter import Link, Phase, Traffic
 from tests.helpers.tiny import kernels_named, session_on, write_mixtral
@@ -55,12 +56,12 @@ def test_slots_do_not_change_logits(case: Case, slots: int) -> None:
         torch.testing.assert_close(ours, theirs, atol=0, rtol=0)  # sums are taken in routing order: not even rounding differs
 
 
-@pytest.mark.parametrize("budget", ["100%", "50%", "30%", "25%"])
+@pytest.mark.parametrize("budget", ["100%", "50%", "34%"])
 def test_disk_bytes_are_misses_times_expert_bytes(case: Case, budget: str) -> None:
     _, _, records, expert_bytes = _run(case, expert_ram=budget)
     for record in records:
         moved = record.links[Link.DISK].bytes if Link.DISK in record.links else 0
-        assert moved == record.misses * expert_bytes
+        assert moved == record.misses * expert_bytes + record.unasked_bytes
         assert record.links[Link.RAM].bytes >= (record.hits + record.misses) * expert_bytes
     assert [record.phase for record in records] == [Phase.PREFILL] + [Phase.DECODE] * 24
     assert all(record.hits + record.misses == 3 * 2 for record in records[1:]), "3 layers look up 2 experts each"
@@ -73,7 +74,7 @@ def test_everything_resident_reads_each_expert_once(case: Case) -> None:
 
 def test_a_smaller_budget_never_misses_less(case: Case) -> None:
     misses = [sum(record.misses for record in _run(case, slots_per_layer=slots)[2]) for slots in (8, 5, 3, 2)]
-    assert misses == sorted(misses), "LRU is a stack algorithm: more slots cannot miss more"
+    assert misses == sorted(misses)
     assert misses[0] < misses[-1]
 
 
@@ -86,6 +87,67 @@ def test_a_rewound_session_answers_like_a_fresh_one(case: Case, slots: int, leng
         again, _ = session.sync(PROMPT)
         torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-5)
         assert session.tokens == PROMPT
+
+
+@pytest.mark.parametrize("slots", [4, 6])
+def test_memory_taken_away_and_given_back_in_an_answer_changes_nothing(
+    case: Case, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the slots go after some tokens and come back later, as a falling and a rising limit would have it."""
+    expected, _, _, _ = _run(case, expert_ram="100%")
+    monkeypatch.setattr("engine.experts.budget._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("engine.experts.budget._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("engine.experts.budget._STEP_BYTES", 1)
+    short, plenty = [0] * 3, [1 << 40] * 3
+    rooms = iter([*plenty, *short, *plenty, *short, *plenty, *plenty, *plenty, *plenty, *plenty])
+    with session_on(case.folder, slots, case.kernels, room=lambda: next(rooms)) as (session, _):
+        outputs, counts = [session.sync(PROMPT)[0]], []
+        for _ in range(24):
+            outputs.append(session.step(int(outputs[-1].argmax()))[0])
+            counts.append(session.num_slots)
+    assert min(counts) == 8 < max(counts) == 3 * slots, counts
+    for ours, theirs in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+
+
+def test_a_warm_start_changes_nothing_but_the_misses(case: Case) -> None:
+    expected, _, _, _ = _run(case, slots_per_layer=6)
+    with session_on(case.folder, 6, case.kernels) as (session, _):
+        session.sync(PROMPT)
+        for token in PROMPT:
+            session.step(token)
+        heat = session.heat()
+    with session_on(case.folder, 6, case.kernels, heat=heat) as (session, _):
+        logits, traffic = session.sync(PROMPT)
+    torch.testing.assert_close(logits, expected[0], atol=0, rtol=0)
+    assert traffic.hits >= 10, "the 18 slots less 8 guests held what was used most"
+
+
+def test_a_right_guess_is_read_once_and_a_wrong_one_is_counted_apart(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every expert of the next layer is guessed: whatever routing asks for was read already, and each at most once."""
+    expected, _, _, _ = _run(case, expert_ram="100%")
+    monkeypatch.setattr(
+        "engine.models.lookahead.NextRouter.__call__",
+        lambda _, layer, x: [(layer + 1, expert) for expert in range(8)] if layer < 2 else [],
+    )
+    read: list[tuple[int, int]] = []
+    genuine = ExpertRunner._submit
+
+    def submit(self: ExpertRunner, expert: tuple[int, int], slot: int) -> None:
+        read.append(expert)
+        genuine(self, expert, slot)
+
+    monkeypatch.setattr(ExpertRunner, "_submit", submit)
+    with session_on(case.folder, 4, case.kernels) as (session, plan):
+        outputs = [session.sync(PROMPT)[0]]
+        for _ in range(24):
+            read.clear()
+            logits, traffic = session.step(int(outputs[-1].argmax()))
+            outputs.append(logits)
+            assert len(set(read)) == len(read), "an expert was read twice for one token"
+            assert traffic.links[Link.DISK].bytes == traffic.misses * plan.expert_bytes + traffic.unasked_bytes
+    for ours, theirs in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
 
 
 def test_kernels_agree(folder: Path) -> None:

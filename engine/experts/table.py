@@ -1,0 +1,61 @@
+"""Binds experts to slots at the price of moving their addresses. Knows the descriptors' addresses, not what else is in them."""
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.experts.bind import ExpertBinder, Matrices
+from engine.experts.policy import Expert
+from engine.kernels.native import ExpertTable
+from engine.tiers.arena import RamArena
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """Descriptors as int64 words: those that point into the slot are relative to its start, and 1 in `is_inside`.
+
+    `held` keeps what else is pointed to.
+    """
+
+    words: torch.Tensor
+    is_inside: torch.Tensor
+    held: Matrices | None
+
+
+class SlotTable(ExpertTable):
+    """An expert looks the same in every slot but for its addresses, so that it is taken apart and checked once."""
+
+    def __init__(self, arena: RamArena, binder: ExpertBinder) -> None:
+        super().__init__(arena.num_slots)
+        self._arena, self._binder = arena, binder
+        self._words = torch.frombuffer(self.entries, dtype=torch.int64).view(arena.num_slots, -1)
+        self._bound: dict[Expert, _Bound] = {}
+        self._experts: list[Expert | None] = [None] * arena.num_slots
+
+    def bind(self, slot: int, expert: Expert) -> None:
+        """Its bytes are in the slot. Raises `EngineError` where no kernel can use them."""
+        known = self._bound.get(expert)
+        if known is None:
+            self._bind_first(slot, expert)
+        else:
+            torch.add(known.words, known.is_inside, alpha=self._arena.address(slot), out=self._words[slot])
+            self._held[slot] = None
+        self._experts[slot] = expert
+
+    def get(self, slot: int) -> Matrices:
+        """For kernels that take tensors."""
+        if self._held[slot] is None:
+            expert = self._experts[slot]
+            assert expert is not None, f"slot {slot} holds no expert"
+            self._held[slot] = self._binder.bind(*expert, self._arena.tensor(slot))
+        return super().get(slot)
+
+    def _bind_first(self, slot: int, expert: Expert) -> None:
+        matrices = self._binder.bind(*expert, self._arena.tensor(slot))
+        self.set(slot, *matrices)
+        first = self._arena.address(slot)
+        words = self._words[slot]
+        is_inside = ((words >= first) & (words < first + self._arena.stride)).long()
+        tensors = [part for one in matrices if one for part in (one.data, one.scales, one.zeros, one.bias) if part is not None]
+        is_apart = any(not first <= tensor.data_ptr() < first + self._arena.stride for tensor in tensors)
+        self._bound[expert] = _Bound(words - is_inside * first, is_inside, matrices if is_apart else None)

@@ -1,0 +1,32 @@
+"""Which experts the next layer will probably want: its router on this layer's input, as the residual stream moves slowly.
+
+Of the experts guessed so, Qwen3-30B-A3B's routers ask for 89 %, GLM-5.2's for 72 % (measured by others).
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+
+from engine.kernels.kernels import Kernels
+from engine.models.layers import Weights
+
+
+class NextRouter:
+    """`router` and `norm` are names with {layer}: of the matrix, and of the norm's weight before the feed-forward part."""
+
+    def __init__(self, weights: Weights, router: str, norm: str, layers: Sequence[int], count: int, kernels: Kernels) -> None:
+        self._count, self._kernels = count, kernels
+        self._next = {}
+        for layer, following in pairwise(layers):
+            ours, theirs = (weights.vector(norm.format(layer=number)) for number in (layer, following))
+            change = torch.where(ours == 0, 0.0, theirs / ours)  # from our norm's weight to theirs, [H]
+            self._next[layer] = following, change, weights.matrix(router.format(layer=following))
+
+    def __call__(self, layer: int, x: torch.Tensor) -> list[tuple[int, int]]:
+        """x [1, H] as `layer`'s experts get it, to (next layer, expert), the likeliest first; empty for the last layer."""
+        if layer not in self._next:
+            return []
+        following, change, router = self._next[layer]
+        scores = self._kernels.linear(x * change, router)[0]  # [E]
+        return [(following, expert) for expert in scores.topk(self._count).indices.tolist()]

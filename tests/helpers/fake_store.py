@@ -1,0 +1,306 @@
+"""A stand-in for `python -m engine download`: a catalogue, a library and a queue from memory, over the wire of `engine/protocol.py`.
+
+Standard library only and no import of `engine`, as `fake_engine.py`.
+
+    fake_store.py [MODE] [--rate BYTES/S]
+
+normal         answers everything; the queue runs at the rate, in steps of 50 ms
+empty          knows no models and no downloads
+offline        every question to the Hub fails
+scenes         a queue with a running, a waiting, a paused and two failed jobs; a library with a missing drive; nothing moves on
+crash          dies when it is told to run the queue
+wrong-version  says hello in another protocol version
+"""
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+GB = 1_000_000_000
+CARD = """# Qwen3-30B-A3B
+
+A Mixture-of-Experts model with **30.5B** parameters, of which 3.3B are active for each token.
+
+## Highlights
+
+- Better at following instructions, reasoning and tool use
+- 262 144 tokens of context
+
+```python
+from transformers import AutoModelForCausalLM
+```
+
+| Benchmark | Score |
+|---|---:|
+| MMLU-Pro | 78.4 |
+| GPQA | 70.4 |
+"""
+
+
+def verdict(fit: str, text: str, speed: list[float] | None = None, more: list[float] | None = None) -> dict[str, Any]:
+    return {
+        "fit": fit,
+        "text": text,
+        "tokens_per_second": speed,
+        "with_more_ram": more,
+        "more_ram_bytes": 20 * GB if more else 0,
+    }
+
+
+def model(name: str, total: float, active: float, *releases: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "name": name, "architecture": "qwen3_moe", "releases": list(releases), "licence": "Apache-2.0", "gate": "open",
+        "total_params": int(total * 1e9), "active_params": int(active * 1e9), "downloads": 0, "likes": 0, **more,
+    }  # fmt: skip
+
+
+def release(repo: str, form: str, gigabytes: float, judged: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"repo": repo, "weight_format": form, "bytes": int(gigabytes * GB), "verdict": judged}
+
+
+RAM = "All of it, 13.8 GB, fits into the memory that is free now."
+DISK = "21.4 GB of its 58.0 GB of experts fit into memory; the others are read from disk when a token needs them."
+CATALOGUE = [
+    model("gpt-oss-20b", 20.9, 3.6, release("openai/gpt-oss-20b", "MXFP4", 13.8, verdict("ram", RAM, [19.6, 24.1]))),
+    model("Qwen3-30B-A3B", 30.5, 3.3,
+          release("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "FP8", 31.2, verdict("disk", DISK, [6.1, 10.8], [16.4, 21.0])),
+          release("Qwen/Qwen3-30B-A3B-Instruct-2507", "BF16", 61.1, verdict("disk", DISK, [2.2, 4.1], [4.9, 8.8]))),
+    model("gpt-oss-120b", 116.8, 5.1, release("openai/gpt-oss-120b", "MXFP4", 65.3, verdict("disk", DISK, [2.4, 4.6], [3.1, 5.9]))),
+    model("Llama-gated-8x", 46.7, 12.9, release("maker/Gated-8x7B", "BF16", 93.4, verdict("disk", DISK, [0.8, 1.4])), licence="",
+          gate="terms"),
+    model("Qwen3-235B-A22B", 235.1, 22.2, release("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "FP8", 236.4, verdict(
+        "no_space", "It takes 236 GB and the drive has 212 GB free: it needs 24.4 GB more.", [0.4, 0.7]))),
+    model("GLM-5.3-Flash", 320.0, 18.0, release("zai-org/GLM-5.3-Flash", "BF16", 642.0, verdict(
+        "unsupported", "Stoker does not run the architecture glm5_next yet.")), licence="", architecture="glm5_next"),
+]  # fmt: skip
+FOUND = [
+    model(
+        "Qwen3-Coder-30B-A3B-Instruct", 30.5, 0, release("Qwen/Qwen3-Coder-30B-A3B-Instruct", "BF16", 61.1), downloads=812_000
+    ),
+    model("Qwen3-Coder-Private", 30.5, 0, release("maker/Gated-8x7B", "BF16", 61.1), downloads=1200, gate="review", licence=""),
+]
+
+
+def entry(name: str, form: str, gigabytes: float, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name, "path": f"/models/{name.replace('/', '--')}", "architecture": "gpt_oss", "weight_format": form,
+        "bytes": int(gigabytes * GB), "problem": "", "repo": name if "/" in name else "", "licence": "apache-2.0",
+        "state": "whole", "is_ours": True, "last_used": 0.0, "verdict": None, **more,
+    }  # fmt: skip
+
+
+LIBRARY = [
+    entry("openai/gpt-oss-20b", "MXFP4", 13.8, last_used=time.time() - 3600, verdict=verdict("ram", RAM, [19.6, 24.1])),
+    entry("stoker-demo-8x135m", "BF16", 1.4, is_ours=False, state="unverified", last_used=time.time() - 3 * 86400,
+          verdict=verdict("ram", RAM, [35.0, 44.0])),
+    entry("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "FP8", 31.2, state="damaged",
+          problem="A file of it is damaged: download it again, which brings that file alone."),
+    entry("mistralai/Mixtral-8x7B-Instruct-v0.1", "BF16", 93.4, state="away", path="/media/usb/models/mixtral",
+          problem="/media/usb/models is not available: connect its drive."),
+    entry("old-llama", "FP16", 26.1, state="unverified", is_ours=False, licence="", path="/data/models/old-llama",
+          problem="The architecture llama is not supported yet."),
+]  # fmt: skip
+
+
+def job(repo: str, state: str, done: float = 0, total: float = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "repo": repo, "revision": "main", "folder": "", "state": state, "total_bytes": int(total * GB), "done_bytes": int(done * GB),
+        "commit": "c" * 40, "code": "", "text": "", "hint": "", **more,
+    }  # fmt: skip
+
+
+SCENE = [
+    job("openai/gpt-oss-120b", "waiting", 21.8, 65.3),
+    job("Qwen/Qwen3-Coder-30B-A3B-Instruct", "waiting", 0, 0),
+    job("Qwen/Qwen3-30B-A3B-Instruct-2507", "paused", 37.2, 61.1),
+    job("mistralai/Mixtral-8x7B-Instruct-v0.1", "failed", 61.0, 93.4, code="download.no_space",
+        text="The drive with /home/anna/models is full: 12.4 GB more are needed.", hint="Free some space there, then resume."),
+    job("maker/Gated-8x7B", "failed", code="hub.gated",
+        text="maker/Gated-8x7B is given only to those who sign in and accept its terms (401).",
+        hint="Accept them at https://huggingface.co/maker/Gated-8x7B, then resume."),
+    job("openai/gpt-oss-20b", "done", 13.8, 13.8),
+]  # fmt: skip
+
+
+class FakeStore:
+    def __init__(self, mode: str, rate: float) -> None:
+        self.mode, self.rate = mode, rate
+        self.lock = threading.Lock()
+        is_full = mode != "empty"
+        self.library = [dict(item) for item in LIBRARY] if is_full else []
+        self.jobs = [dict(item) for item in SCENE] if mode == "scenes" else []
+        self.cancelled: set[int] = set()
+        self.folders = ["/models", "/hub", "/data/models"]
+
+    def run(self) -> int:
+        self.send(
+            "Hello", protocol_version=999 if self.mode == "wrong-version" else 1, stoker_version="0.0-fake", pid=os.getpid()
+        )
+        for line in sys.stdin:
+            request = json.loads(line)
+            threading.Thread(target=self.answer, args=(request,), daemon=True).start()
+        os._exit(0)
+
+    def send(self, kind: str, **fields: Any) -> None:
+        with self.lock:
+            print(json.dumps({"type": kind, **fields}), flush=True)
+
+    def fail(self, number: int, code: str, text: str, hint: str = "") -> None:
+        self.send("Failed", request_id=number, code=code, text=text, hint=hint)
+
+    def answer(self, request: dict[str, Any]) -> None:
+        number, kind = request["request_id"], request["type"]
+        getattr(self, kind)(number, request)
+
+    def ListModels(self, number: int, request: dict[str, Any]) -> None:
+        self.send("Models", request_id=number, models=self.library, folder="/models", watched=self.folders)
+
+    def AddFolder(self, number: int, request: dict[str, Any]) -> None:
+        if "nothing" in request["path"]:
+            return self.fail(
+                number, "model.not_found", f"{request['path']} is no model folder: it has no config.json.", "Choose another."
+            )
+        self.library.append(entry("added-model", "FP8", 8.0, is_ours=False, state="unverified", path=request["path"]))
+        self.folders.append(request["path"])
+        return self.ListModels(number, request)
+
+    def ForgetFolder(self, number: int, request: dict[str, Any]) -> None:
+        self.library = [item for item in self.library if not item["path"].startswith(request["path"])]
+        self.ListModels(number, request)
+
+    def RemoveModel(self, number: int, request: dict[str, Any]) -> None:
+        found = next(item for item in self.library if item["path"] == request["path"])
+        if not request["only_list"]:
+            self.library.remove(found)
+        files = [os.environ["FAKE_STORE_FILE"]] if "FAKE_STORE_FILE" in os.environ else []
+        self.send("Removed", request_id=number, files=files, bytes=found["bytes"])
+
+    def MoveModel(self, number: int, request: dict[str, Any]) -> None:
+        found = next(item for item in self.library if item["path"] == request["path"])
+        found["path"] = f"{request['folder']}/{found['name'].replace('/', '--')}"
+        self.ListModels(number, request)
+
+    def VerifyModel(self, number: int, request: dict[str, Any]) -> None:
+        found = next(item for item in self.library if item["path"] == request["path"])
+        for step in range(1, 200):
+            if number in self.cancelled:
+                return self.fail(number, "store.stopped", "It was stopped.", "Nothing was changed.")
+            self.send("Progress", request_id=number, stage=found["repo"], done=step, total=200)
+            time.sleep(0.005)
+        return self.ListModels(number, request)
+
+    def Cancel(self, number: int, request: dict[str, Any]) -> None:
+        self.cancelled.add(number)
+
+    def ListCatalogue(self, number: int, request: dict[str, Any]) -> None:
+        self.send("HubModels", request_id=number, models=CATALOGUE,
+                  ground="24.1 GB of memory free, 212 GB on the drive, which reads 6.9 GB/s.")  # fmt: skip
+
+    def SearchHub(self, number: int, request: dict[str, Any]) -> None:
+        if self.is_offline(number):
+            return
+        found = [item for item in FOUND if request["text"].lower() in item["name"].lower()]
+        self.send("HubModels", request_id=number, models=found)
+
+    def PlanFor(self, number: int, request: dict[str, Any]) -> None:
+        repo = request["repo"]
+        if self.is_offline(number):
+            return None
+        if "Gated" in repo and not request["token"]:
+            return self.fail(number, "hub.gated", f"{repo} is given only to those who sign in and accept its terms (401).",
+                             f"Accept them at https://huggingface.co/{repo}, then resume.")  # fmt: skip
+        planned = model(
+            repo.split("/")[-1], 30.5, 0, release(repo, "BF16", 61.1, verdict("disk", DISK, [2.2, 4.1], [4.9, 8.8]))
+        )
+        return self.send("RepoPlan", request_id=number, model=planned, num_files=21)
+
+    def ReadCard(self, number: int, request: dict[str, Any]) -> None:
+        if not self.is_offline(number):
+            self.send("Card", request_id=number, repo=request["repo"], text=CARD)
+
+    def is_offline(self, number: int) -> bool:
+        if self.mode == "offline":
+            text = "https://huggingface.co gave no answer in 2 attempts: it cannot be reached, perhaps because this computer is not online."
+            self.fail(number, "hub.unreachable", text, "Check the connection and try again.")
+        return self.mode == "offline"
+
+    def tell_queue(self, number: int) -> None:
+        self.send("Downloads", request_id=number, jobs=self.jobs)
+
+    def ListDownloads(self, number: int, request: dict[str, Any]) -> None:
+        self.tell_queue(number)
+
+    def LimitDownloads(self, number: int, request: dict[str, Any]) -> None:
+        self.rate = request["bytes_per_second"] or self.rate
+        self.tell_queue(number)
+
+    def AddDownload(self, number: int, request: dict[str, Any]) -> None:
+        found = self.find(request["repo"])
+        if "/" not in request["repo"]:
+            return self.fail(number, "hub.name", f"{request['repo']!r} is no name of a model on the Hub.", "Write maker/model.")
+        if found is None:
+            self.jobs.append(job(request["repo"], "waiting", 0, 0.01, folder=request["folder"]))
+        else:
+            found.update(state="waiting", code="", text="", hint="")
+        return self.tell_queue(number)
+
+    def EditDownload(self, number: int, request: dict[str, Any]) -> None:
+        found, action = self.find(request["repo"]), request["action"]
+        if found is None:
+            return self.fail(number, "download.no_job", f"{request['repo']} is not among the downloads.")
+        if action in ("pause", "resume"):
+            found.update(state="paused" if action == "pause" else "waiting", code="", text="", hint="")
+        else:
+            self.jobs.remove(found)
+            if action == "move":
+                self.jobs.insert(request["position"], found)
+        return self.tell_queue(number)
+
+    def RunDownloads(self, number: int, request: dict[str, Any]) -> None:
+        if self.mode == "crash":
+            os._exit(3)
+        if self.mode == "scenes":
+            running = self.jobs[0] | {"state": "running"}
+            self.jobs[0] = running
+            self.advance(number, running, 84e6)
+            return
+        self.rate = request["bytes_per_second"] or self.rate
+        while (found := next((item for item in self.jobs if item["state"] == "waiting"), None)) is not None:
+            self.work(number, found, request["token"])
+        self.tell_queue(number)
+
+    def work(self, number: int, found: dict[str, Any], token: str) -> None:
+        if "Gated" in found["repo"] and not token:
+            found.update(state="failed", code="hub.gated", text="It is given only to those who sign in (401).", hint="Sign in.")
+            return
+        while found["state"] == "waiting" and found in self.jobs and found["done_bytes"] < found["total_bytes"]:
+            time.sleep(0.05)
+            found["done_bytes"] = min(found["total_bytes"], found["done_bytes"] + int(self.rate * 0.05))
+            self.advance(number, found | {"state": "running"}, self.rate)
+        if found["done_bytes"] >= found["total_bytes"] and found in self.jobs:
+            found["state"] = "done"
+            self.library.append(entry(found["repo"], "BF16", 0.01))
+
+    def advance(self, number: int, running: dict[str, Any], rate: float) -> None:
+        left = (running["total_bytes"] - running["done_bytes"]) / rate
+        self.send("DownloadProgress", request_id=number, job=running, file="model-00006-of-00015.safetensors",
+                  verified_bytes=int(running["done_bytes"] * 0.9), bytes_per_second=rate, seconds_left=left)  # fmt: skip
+
+    def find(self, repo: str) -> dict[str, Any] | None:
+        return next((item for item in self.jobs if item["repo"].lower() == repo.lower()), None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mode", nargs="?", default="normal")
+    parser.add_argument("--rate", type=float, default=20e6)
+    options = parser.parse_args()
+    return FakeStore(options.mode, options.rate).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
