@@ -9,11 +9,11 @@ import torch
 from engine.errors import EngineError
 from engine.kernels.native import Native
 
-_BYTES = 1 << 30  # far beyond any cache
+_BYTES = 512 << 20  # far beyond any cache
 
 
 def read_ceiling_gbps(threads: int, passes: int = 7) -> float:
-    """GB/s of the best of several passes over one gigabyte: by the engine's own reading loop, and by torch's reductions.
+    """GB/s of the best of several passes over half a gigabyte: by the engine's own reading loop, and by torch's reductions.
 
     The best, not the median: a ceiling is what nothing disturbed.
     """

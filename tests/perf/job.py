@@ -1,13 +1,16 @@
 """What both engines are asked to do, and the one loop that times them: neither is measured by other code than its rival.
 
-A child process loads its model, takes a `Job` as a JSON file and prints a `Measurement` as its last line.
+A child process loads its model, takes a `Job` as a JSON file, runs everything once and prints what it says about itself. Then
+it runs one phase for every line on stdin and prints the tokens per second, so that two children can be measured in turn within
+seconds: a machine's memory may change its speed from one minute to the next.
 """
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,21 +31,11 @@ class Job:
     prompts: list[list[int]]
     decode_prompt: list[int]
     decode: list[int]
-    repeats: int
     logits: str  # file to save the compared logits in
 
     @property
     def context(self) -> int:
         return max(len(self.warm_up), *map(len, self.prompts), len(self.decode_prompt) + len(self.decode)) + 1
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """Tokens per second of each repeat; `facts` is what the engine says about itself."""
-
-    prefill: dict[str, list[float]]  # by prompt length
-    decode: list[float]
-    facts: dict[str, Any]
 
 
 class Runner(Protocol):
@@ -55,7 +48,7 @@ class Runner(Protocol):
         """Logits [V] after one more token."""
 
 
-def measure(runner: Runner, job: Job, facts: dict[str, Any]) -> Measurement:
+def warm_up(runner: Runner, job: Job) -> None:
     """Everything is run once before it is timed, so that what is read once per model (experts, pages) is in memory."""
     runner.read(job.warm_up)
     compared = [runner.read(job.decode_prompt).copy()]
@@ -64,16 +57,17 @@ def measure(runner: Runner, job: Job, facts: dict[str, Any]) -> Measurement:
         if len(compared) <= _COMPARED:
             compared.append(logits.copy())
     np.save(job.logits, np.stack(compared))
-    prefill: dict[str, list[float]] = {}
     for prompt in job.prompts:
         runner.read(prompt)
-        seconds = [_seconds(lambda prompt=prompt: runner.read(prompt)) for _ in range(job.repeats)]  # type: ignore[misc]
-        prefill[str(len(prompt))] = [len(prompt) / value for value in seconds]
-    decode = []
-    for _ in range(job.repeats):
+
+
+def rate(runner: Runner, job: Job, phase: str) -> float:
+    """Tokens per second of "decode", or of reading the prompt of that length."""
+    if phase == "decode":
         runner.read(job.decode_prompt)
-        decode.append(len(job.decode) / _seconds(lambda: [runner.step(token) for token in job.decode]))
-    return Measurement(prefill, decode, facts)
+        return len(job.decode) / _seconds(lambda: [runner.step(token) for token in job.decode])
+    prompt = next(prompt for prompt in job.prompts if len(prompt) == int(phase))
+    return len(prompt) / _seconds(lambda: runner.read(prompt))
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -88,4 +82,7 @@ def child_main(load: Callable[[Job], tuple[Runner, dict[str, Any]]]) -> None:
     parser.add_argument("job", type=Path)
     job = Job(**json.loads(parser.parse_args().job.read_text()))
     runner, facts = load(job)
-    print(json.dumps(asdict(measure(runner, job, facts))), flush=True)
+    warm_up(runner, job)
+    print(json.dumps(facts), flush=True)
+    for line in sys.stdin:
+        print(rate(runner, job, line.strip()), flush=True)

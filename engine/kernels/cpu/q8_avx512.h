@@ -124,16 +124,6 @@ inline void row_step(const uint8_t* const* w, const Q8Block* const* x, int64_t b
   }
 }
 
-// Sums of four vectors, by half the shuffles of four single sums.
-inline __m128 sums_of(F a, F b, F c, F d) {
-  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-  const __m512 all = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))),
-                                   _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))));
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-}
-
 // Rows `row` on; `valid` of the R are wanted, the others repeat the last. What lies `kAhead` before is fetched, from `end` on
 // at `next`.
 template <int R, int T, int Unit, bool E2m1, bool Zeroed>
@@ -180,7 +170,7 @@ void q8_row(const Rows& job, int64_t row, int64_t valid, int64_t token, const fl
 inline void prefetch_scales(const stoker_matrix& m, int64_t row, int64_t rows) {
   const char* at = static_cast<const char*>(m.scales) + row / m.block_rows * m.scale_row_stride;
   const int64_t bytes = (rows < kSpread ? rows : kSpread) * m.scale_row_stride;
-  for (int64_t offset = 0; offset < bytes; offset += 64) prefetch(at + offset);
+  for (int64_t offset = 0; offset < bytes && offset < 16 << 10; offset += 64) prefetch(at + offset);
 }
 
 template <int Unit, bool E2m1, bool Zeroed>
@@ -221,29 +211,6 @@ void q8_few(const Rows& job, int64_t begin, int64_t end, char* scratch) {
 }
 
 // --- several tokens ----------------------------------------------------------------------------------------------------
-
-// Lane i of out[d] = dword d of row i, of 16 rows of 64 bytes.
-inline void transpose(const __m512i (&in)[16], __m512i (&out)[16]) {
-  __m512i a[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i += 4) {  // dwords within each 128-bit lane: a[i + j] = dword j of lanes, rows i to i + 3
-    const __m512i lo01 = _mm512_unpacklo_epi32(in[i], in[i + 1]), hi01 = _mm512_unpackhi_epi32(in[i], in[i + 1]);
-    const __m512i lo23 = _mm512_unpacklo_epi32(in[i + 2], in[i + 3]), hi23 = _mm512_unpackhi_epi32(in[i + 2], in[i + 3]);
-    a[i] = _mm512_unpacklo_epi64(lo01, lo23);
-    a[i + 1] = _mm512_unpackhi_epi64(lo01, lo23);
-    a[i + 2] = _mm512_unpacklo_epi64(hi01, hi23);
-    a[i + 3] = _mm512_unpackhi_epi64(hi01, hi23);
-  }
-#pragma GCC unroll 16
-  for (int j = 0; j < 4; ++j) {  // then the lanes themselves
-    const __m512i b0 = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x44), b1 = _mm512_shuffle_i32x4(a[j], a[4 + j], 0xee);
-    const __m512i b2 = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x44), b3 = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0xee);
-    out[j] = _mm512_shuffle_i32x4(b0, b2, 0x88);
-    out[4 + j] = _mm512_shuffle_i32x4(b0, b2, 0xdd);
-    out[8 + j] = _mm512_shuffle_i32x4(b1, b3, 0x88);
-    out[12 + j] = _mm512_shuffle_i32x4(b1, b3, 0xdd);
-  }
-}
 
 constexpr int64_t kLanes = 16;           // rows, one to a lane
 constexpr int kGroups = 2;               // of them in a tile, which share the broadcast of each activation
