@@ -20,6 +20,7 @@ from engine.experts.budget import SlotBudget
 from engine.experts.cache import ExpertCache
 from engine.experts.policy import Expert
 from engine.experts.table import SlotTable
+from engine.experts.trust import Trust
 from engine.kernels.kernels import Kernels
 from engine.kernels.weights import ExpertMath
 from engine.meter import Link, Meter, Phase
@@ -59,6 +60,7 @@ class ExpertRunner:
         self._reads: dict[Expert, tuple[Read, int]] = {}  # on their way, and the slot of each
         self._guessed: set[Expert] = set()  # read for the next layer, which has not asked yet
         self._unasked: set[Expert] = set()  # on their way in vain
+        self._trust = Trust()
         self._is_decode = False
 
     @property
@@ -102,10 +104,14 @@ class ExpertRunner:
         while not self._landed.empty():
             self._land(self._landed.get())
         guessed, self._guessed = self._guessed, set()
-        self._give_up(guessed.difference(wanted))
+        if guessed:
+            wrong = guessed.difference(wanted)
+            self._trust.judge(len(guessed) - len(wrong), len(guessed))
+            self._give_up(wrong)
         hits = {expert: slot for expert in wanted if (slot := self._cache.lookup(*expert)) is not None}
         num_hits = sum(expert not in guessed for expert in hits)
         self._meter.lookups(num_hits, len(wanted) - num_hits)
+        self._trust.saw(len(wanted) - num_hits)
         call = _Call(x, ids, weights, wanted)
         if len(hits) == len(wanted):
             self._guess(layer, x, hits)
@@ -153,7 +159,7 @@ class ExpertRunner:
 
     def _guess(self, layer: int, x: torch.Tensor, keep: Collection[Expert]) -> None:
         """Start reads for the next layer, behind all others. `keep` is still to be computed."""
-        if not self._is_decode:
+        if not self._is_decode or not self._trust.should_guess():
             return
         likely = self._look_ahead(layer, x)
         absent = deque(expert for expert in likely if self._cache.lookup(*expert) is None and expert not in self._reads)
@@ -244,8 +250,8 @@ class _Call:
 
     def slots_of(self, slots: dict[Expert, int]) -> torch.Tensor:
         """int32 [T, k]: the slot of each routed expert, -1 for those that are not of `slots`."""
-        if len(self.wanted) == self.ids.numel():  # of one token
-            return torch.tensor([[slots.get(expert, -1) for expert in self.wanted]], dtype=torch.int32)
+        if len(self.wanted) == self.ids.numel():  # none twice
+            return torch.tensor([slots.get(expert, -1) for expert in self.wanted], dtype=torch.int32).view(self.ids.shape)
         own = {expert: slot for (_, expert), slot in slots.items()}
         by_expert = torch.full((int(self.ids.max()) + 1,), -1, dtype=torch.int32)
         by_expert[torch.tensor(list(own))] = torch.tensor(list(own.values()), dtype=torch.int32)

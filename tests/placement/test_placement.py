@@ -130,6 +130,7 @@ def test_a_right_guess_is_read_once_and_a_wrong_one_is_counted_apart(case: Case,
         "engine.models.lookahead.NextRouter.__call__",
         lambda _, layer, x: [(layer + 1, expert) for expert in range(8)] if layer < 2 else [],
     )
+    monkeypatch.setattr("engine.experts.trust.Trust.should_guess", lambda _: True)
     read: list[tuple[int, int]] = []
     genuine = ExpertRunner._submit
 
