@@ -15,8 +15,11 @@ from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QApplication, QMessageBox
 
 from app.backends.local import LocalEngine
+from app.backends.queue import DownloadQueue
 from app.backends.quit_signals import QuitSignals
 from app.backends.single_instance import DataFolderError, SingleInstance
+from app.backends.store import Store
+from app.backends.token import TokenStore
 from app.core.chats import ChatStore
 from app.core.database import DatabaseTooNewError
 from app.core.logs import log_files
@@ -24,7 +27,9 @@ from app.core.paths import Paths, app_paths
 from app.core.settings import Settings
 from app.main_window import MainWindow
 from app.pages.services import Services
+from app.widgets.notifier import Notifier
 from app.widgets.theme import Theme
+from engine.protocol import DownloadJob, DownloadState
 
 _log = logging.getLogger(__name__)
 
@@ -45,14 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _logged(app: QApplication, paths: Paths) -> int:
     """A window started from an icon has no terminal to print a traceback to."""
     try:
-        return run(app, paths, LocalEngine())
+        return run(app, paths, LocalEngine(), Store())
     except Exception:
         _log.exception("not started")
         return _give_up(f"Stoker could not start. The reason is in {paths.log}.")
 
 
-def run(app: QApplication, paths: Paths, engine: LocalEngine) -> int:
-    """From the first window to the last; the exit code. `engine` has not been started."""
+def run(app: QApplication, paths: Paths, engine: LocalEngine, store: Store) -> int:
+    """From the first window to the last; the exit code. `engine` and `store` have not been started."""
     app.setApplicationName("Stoker")
     app.setDesktopFileName("stoker")
     instance = SingleInstance(paths)
@@ -66,7 +71,7 @@ def run(app: QApplication, paths: Paths, engine: LocalEngine) -> int:
             return 0
         return _give_up("Stoker is already running with this data folder, but does not answer. End it and try again.")
     try:
-        services = build(paths, engine)
+        services = build(paths, engine, store)
     except (DatabaseTooNewError, sqlite3.Error) as error:
         _log.exception("chats cannot be opened")
         instance.release()
@@ -82,17 +87,21 @@ def run(app: QApplication, paths: Paths, engine: LocalEngine) -> int:
         window.activateWindow()  # where no window manager does it, no shortcut would work before the first click
         if notice := " ".join(filter(None, [services.chats.notice, services.settings.notice])):
             window.show_problem(notice)
+        notifier = Notifier(window, app.windowIcon())
+        services.downloads.ended.connect(lambda job: _tell_end(notifier, job))
         QTimer.singleShot(0, engine.start)
+        QTimer.singleShot(0, services.downloads.begin)
         try:
             return app.exec()
         finally:
             engine.stop()
+            store.stop()
             services.chats.close()
             quit_signals.release()
             instance.release()
 
 
-def build(paths: Paths, engine: LocalEngine) -> Services:
+def build(paths: Paths, engine: LocalEngine, store: Store) -> Services:
     """Raises `DatabaseTooNewError` or sqlite3.Error when the chats cannot be opened."""
     settings = Settings(paths.settings)
     chats = ChatStore(paths.chats)
@@ -101,7 +110,16 @@ def build(paths: Paths, engine: LocalEngine) -> Services:
     theme = Theme()
     theme.set_mode(settings.theme)
     settings.watch(lambda key: theme.set_mode(settings.theme) if key == "theme" else None)
-    return Services(chats, settings, engine, theme, paths)
+    token = TokenStore(paths.token)
+    return Services(chats, settings, engine, theme, paths, store, DownloadQueue(store, settings, token), token)
+
+
+def _tell_end(notifier: Notifier, job: DownloadJob) -> None:
+    name = job.repo.split("/")[-1]
+    if job.state is DownloadState.DONE:
+        notifier.tell(f"{name} is ready", "It has been downloaded and compared with its checksums.")
+    else:
+        notifier.tell(f"{name} is not complete", f"{job.text} {job.hint}".strip())
 
 
 @contextmanager

@@ -56,6 +56,9 @@ class MainWindow(QMainWindow):
             wanted = getattr(page, "page_wanted", None)
             if wanted is not None:
                 wanted.connect(self.show_page)
+            opening = getattr(page, "opening_wanted", None)
+            if opening is not None:
+                opening.connect(self._open_on)
             self._stack.addWidget(page)
         page = self._pages[key]
         self._stack.setCurrentWidget(page)
@@ -65,6 +68,10 @@ class MainWindow(QMainWindow):
         activate = getattr(page, "activate", None)
         if activate is not None:
             activate()
+
+    def _open_on(self, key: str, what: str) -> None:
+        self.show_page(key)
+        self._pages[key].open_item(what)  # type: ignore[attr-defined]
 
     def show_problem(self, sentence: str, detail: str = "") -> None:
         """Above whatever page is open."""

@@ -138,10 +138,12 @@ class Gate(StrEnum):
 
 
 class HubSort(StrEnum):
+    """As the Hub calls them."""
+
     DOWNLOADS = "downloads"
-    TRENDING = "trending_score"
+    TRENDING = "trendingScore"
     LIKES = "likes"
-    UPDATED = "last_modified"
+    UPDATED = "lastModified"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
 """Shared by every test: offscreen Qt, slow tests on request, loopback sockets only."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 from pytest_socket import socket_allow_hosts
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_HOME"] = str(Path(tempfile.gettempdir()) / "stoker-tests-have-no-hf-home")  # model lists include its cache
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as engine.cli does
 
 

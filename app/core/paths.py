@@ -26,6 +26,10 @@ class Paths:
         return self.data / "settings.json"
 
     @property
+    def token(self) -> Path:
+        return self.data / "hub-token"
+
+    @property
     def log(self) -> Path:
         return self.data / "logs" / "stoker.log"
 

@@ -96,6 +96,13 @@ def _check_context(tokens: int) -> str:
     return "" if tokens == 0 or tokens >= 256 else "Write 256 or more, or 0 for automatic."
 
 
+def _check_folder(text: str) -> str:
+    path = Path(text)
+    if not text or (path.is_absolute() and path.parent != path):
+        return ""
+    return "Write the whole path of a folder, not of a drive, or leave it empty."
+
+
 class Settings:
     """Reads and writes as attributes: `settings.theme = "dark"`. Each change is on disk when the assignment returns.
 
@@ -123,6 +130,17 @@ class Settings:
     )  # fmt: skip
     max_tokens = Setting(
         1024, "Longest answer", "Tokens after which an answer is cut off.", group="Answers", between=(1, 1_048_576)
+    )  # fmt: skip
+    download_folder = Setting(
+        "", "Folder for models", "Where downloads go. Empty: the Hugging Face cache, which other programs share.",
+        group="Downloads", placeholder="The Hugging Face cache", check=_check_folder,
+    )  # fmt: skip
+    download_limit = Setting(
+        0, "Bandwidth limit", "MB per second for all downloads together; 0 is no limit.", group="Downloads",
+        between=(0, 100_000),
+    )  # fmt: skip
+    resume_downloads = Setting(
+        True, "Go on at start", "Unfinished downloads continue when Stoker is opened.", group="Downloads"
     )  # fmt: skip
     model = Setting("")  # name of the last one used
     loading_model = Setting("")  # set while a model is being loaded; still set at start: the last session died of it

@@ -10,7 +10,8 @@ from typing import Any
 class PageSpec:
     """`factory` is 'module:name' of a callable (services, parent) -> QWidget.
 
-    A page may have `activate()` and a signal `page_wanted(key)`.
+    A page may have `activate()`, a signal `page_wanted(key)`, a signal `opening_wanted(key, what)` and `open_item(what)`, which
+    is called on the page of that key.
     """
 
     key: str
@@ -28,5 +29,7 @@ class PageSpec:
 
 PAGES: tuple[PageSpec, ...] = (
     PageSpec("chat", "Chat", "chat", "app.pages.chat:ChatPage", "Ctrl+1"),
+    PageSpec("models", "Models", "models", "app.pages.models:ModelsPage", "Ctrl+2"),
+    PageSpec("downloads", "Downloads", "downloads", "app.pages.downloads:DownloadsPage", "Ctrl+3"),
     PageSpec("settings", "Settings", "settings", "app.pages.settings:SettingsPage", "Ctrl+,", is_last=True),
 )

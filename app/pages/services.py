@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 from app.backends.local import LocalEngine
+from app.backends.queue import DownloadQueue
+from app.backends.store import Store
+from app.backends.token import TokenStore
 from app.core.chats import ChatStore
 from app.core.paths import Paths
 from app.core.settings import Settings
@@ -16,3 +19,6 @@ class Services:
     engine: LocalEngine
     theme: Theme
     paths: Paths
+    store: Store
+    downloads: DownloadQueue
+    token: TokenStore

@@ -1,7 +1,9 @@
 """The one style sheet of the window, made from a palette. Widgets choose a look by the property `kind`.
 
-QPushButton: none (bordered), "primary", "ghost" (no border), "chip" (a pill). QFrame: "card", "rail", "divider".
-QLabel: "muted", "faint", "title", "heading", "mono". Any text field with property `bad` set to true is marked.
+QPushButton: none (bordered), "primary", "ghost" (no border), "chip" (a pill). QComboBox: none, "chip".
+QFrame: "card", "row" (in a card, takes the keyboard), "rail", "divider".
+QLabel: "muted", "faint", "page-title", "title", "heading", "name", "number", "mono", "mono-muted", "bad".
+Any text field with property `bad` set to true is marked.
 """
 
 from string import Template
@@ -17,12 +19,19 @@ QToolTip { background: $raised; color: $text; border: 1px solid $line; padding: 
 QLabel { background: transparent; }
 QLabel[kind="muted"] { color: $muted; font-size: 12px; }
 QLabel[kind="faint"] { color: $faint; font-size: 11px; }
+QLabel[kind="page-title"] { font-size: 22px; font-weight: 600; }
+QLabel[kind="name"] { font-weight: 600; }
+QLabel[kind="number"] { font-weight: 600; }
 QLabel[kind="title"] { font-size: 15px; font-weight: 600; }
 QLabel[kind="heading"] { color: $muted; font-size: 12px; font-weight: 600; }
 QLabel[kind="mono"] { font-family: "$mono"; font-size: 12px; }
+QLabel[kind="mono-muted"] { font-family: "$mono"; font-size: 12px; color: $muted; }
 QLabel[kind="bad"] { color: $bad; font-size: 12px; }
 
 QFrame[kind="card"] { background: $surface; border: 1px solid $line; border-radius: 12px; }
+QFrame[kind="row"] { background: transparent; border: 1px solid transparent; border-radius: 11px; }
+QFrame[kind="row"]:hover { background: $hover; }
+QFrame[kind="row"]:focus { border-color: $accent; }
 QFrame[kind="rail"] { background: $bg; border: none; border-right: 1px solid $line; }
 QFrame[kind="divider"] { background: $line; border: none; max-height: 1px; min-height: 1px; }
 
@@ -46,6 +55,7 @@ QPushButton[kind="ghost"]:focus, QToolButton[kind="ghost"]:focus { border-color:
 QPushButton[kind="chip"] { background: transparent; color: $muted; border-radius: 12px; min-height: 22px; padding: 0 10px;
     font-size: 12px; }
 QPushButton[kind="chip"]:hover { background: $selection; color: $text; }
+QPushButton[kind="chip"]:checked { background: $selection; color: $text; }
 QPushButton[kind="chip"]:focus { border-color: $accent; }
 QToolButton[kind="rail"] { background: transparent; border: 1px solid transparent; border-radius: 8px; padding: 0;
     min-width: 38px; max-width: 38px; min-height: 38px; max-height: 38px; }
@@ -55,6 +65,10 @@ QToolButton[kind="rail"]:focus { border-color: $accent; }
 QLineEdit, QPlainTextEdit, QTextEdit, QComboBox, QSpinBox, QDoubleSpinBox { background: $surface; border: 1px solid $line;
     border-radius: 8px; color: $text; selection-background-color: $accent; selection-color: $on_accent; }
 QLineEdit, QComboBox { padding: 0 10px; min-height: 30px; }
+QComboBox[kind="chip"] { background: transparent; color: $muted; border-radius: 12px; min-height: 22px; padding: 0 4px 0 10px;
+    font-size: 12px; }
+QComboBox[kind="chip"]:hover { background: $selection; color: $text; }
+QComboBox[kind="chip"]:focus { border-color: $accent; }
 QSpinBox, QDoubleSpinBox { padding: 0; min-height: 30px; }
 QPlainTextEdit, QTextEdit { padding: 4px 6px; }
 QLineEdit:focus, QPlainTextEdit:focus, QTextEdit:focus, QComboBox:focus, QSpinBox:focus,
@@ -110,6 +124,7 @@ def style_sheet(palette: Palette, mono_family: str) -> str:
     return _SHEET.substitute(
         tokens,
         accent_hover=_mix(palette.accent, palette.text if palette.is_dark else "#000000", 0.12),
+        hover=_mix(palette.surface, palette.raised, 0.5),
         mono=mono_family,
         chevron=icon_path("chevron").as_posix(),
         check=icon_path("check-on-dark" if palette.is_dark else "check-on-light").as_posix(),

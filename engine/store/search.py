@@ -5,7 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from huggingface_hub import HfApi
+from huggingface_hub.hf_api import ModelInfo
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
 
 from engine.checkpoint.safetensors import DTYPE_BITS
 from engine.errors import EngineError
@@ -16,7 +17,7 @@ from engine.store.hub import check_repo_name, gate_of, licence_of, patiently
 from engine.store.web import Line, TransientError
 
 _MOST = 40  # of each architecture
-_WANTED: list[Any] = ["safetensors", "config", "gated", "cardData", "downloads", "likes", "lastModified", "trendingScore"]
+_WANTED = ["safetensors", "config", "gated", "cardData", "downloads", "likes", "lastModified", "trendingScore"]
 _CARD_BYTES = 200_000
 _CARD_CHARACTERS = 40_000
 _SORT_KEYS: dict[HubSort, Callable[[Any], Any]] = {
@@ -31,11 +32,21 @@ def search(
     line: Line, text: str, sort: HubSort, architectures: frozenset[str], is_stopped: Callable[[], bool] = lambda: False
 ) -> tuple[HubModel, ...]:
     """In safetensors, of these architectures (none given: of any). Raises `EngineError` or `StoppedError`."""
-    api = HfApi(line.access.endpoint, token=line.access.token or False)
 
-    def ask(architecture: str) -> list[Any]:
+    def ask(architecture: str) -> list[ModelInfo]:
         tags = ["safetensors", *filter(None, [architecture])]
-        return list(api.list_models(filter=tags, search=text.strip() or None, sort=sort.value, limit=_MOST, expand=_WANTED))
+        query: dict[str, Any] = {"filter": tags, "sort": sort.value, "limit": _MOST, "expand": _WANTED}
+        headers = build_hf_headers(token=line.access.token or False)
+        # Not by HfApi.list_models, which tries for half a minute where there is no network.
+        answer = get_session().get(
+            f"{line.access.endpoint}/api/models", params=query | ({"search": text.strip()} if text.strip() else {}),
+            headers=headers, timeout=line.patience.stall_seconds,
+        )  # fmt: skip
+        hf_raise_for_status(answer)
+        entries = answer.json()
+        if not isinstance(entries, list):
+            raise ValueError("no list of models")
+        return [ModelInfo(**{"siblings": None} | item) for item in entries[:_MOST]]  # type: ignore[no-untyped-call]
 
     found: dict[str, Any] = {}
     for architecture in sorted(architectures) or [""]:

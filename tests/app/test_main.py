@@ -20,7 +20,7 @@ from app.core.chats import ChatStore, MessageState
 from app.core.paths import Paths, app_paths
 from app.core.settings import Settings
 from app.main import build, main, run
-from tests.app.conftest import FAKE_ENGINE, MakeEngine
+from tests.app.conftest import FAKE_ENGINE, FAKE_STORE, MakeEngine, MakeStore
 
 ROOT = Path(__file__).parents[2]
 HARMLESS = ("This plugin does not support",)  # said by the offscreen platform
@@ -35,11 +35,12 @@ def launch() -> Iterator[Launch]:
     def start(paths: Paths) -> subprocess.Popen[str]:
         code = (
             "import sys\nfrom pathlib import Path\nfrom PySide6.QtWidgets import QApplication\n"
-            "from app.backends.local import LocalEngine\nfrom app.core.logs import log_files\n"
+            "from app.backends.local import LocalEngine\nfrom app.backends.store import Store\nfrom app.core.logs import log_files\n"
             "from app.core.paths import app_paths\nfrom app.main import run\n"
             f"paths = app_paths(Path({str(paths.data)!r}))\n"
             "with log_files(paths):\n"
-            f"    sys.exit(run(QApplication([]), paths, LocalEngine(sys.executable, [{str(FAKE_ENGINE)!r}])))"
+            f"    engine, store = LocalEngine(sys.executable, [{str(FAKE_ENGINE)!r}]), Store(sys.executable, [{str(FAKE_STORE)!r}])\n"
+            "    sys.exit(run(QApplication([]), paths, engine, store))"
         )
         started.append(
             subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -61,6 +62,12 @@ def wait_for(what: Callable[[], Any], seconds: float = 15) -> Any:
     raise AssertionError("it did not happen in time")
 
 
+def children_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The engine and the download child."""
+    wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
+    return list(psutil.Process(process.pid).children())
+
+
 def is_up(paths: Paths) -> bool:
     return paths.log.exists() and "fake engine: ready" in paths.log.read_text(encoding="utf-8")
 
@@ -68,23 +75,23 @@ def is_up(paths: Paths) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_it_cleanly_without_an_orphan(paths: Paths, launch: Launch, number: signal.Signals) -> None:
     process = launch(paths)
-    (engine,) = wait_for(lambda: psutil.Process(process.pid).children())
+    children = children_of(process)
     wait_for(lambda: is_up(paths))
     process.send_signal(number)
     _, stderr = process.communicate(timeout=15)
     assert process.returncode == 0
     assert [line for line in stderr.splitlines() if not line.startswith(HARMLESS)] == []
-    assert not engine.is_running()
+    assert not any(child.is_running() for child in children)
     assert Settings(paths.settings).window_geometry != ""
     assert "CRITICAL" not in paths.log.read_text()
 
 
-def test_engine_ends_when_the_window_is_killed(paths: Paths, launch: Launch) -> None:
+def test_children_end_when_the_window_is_killed(paths: Paths, launch: Launch) -> None:
     process = launch(paths)
-    (engine,) = wait_for(lambda: psutil.Process(process.pid).children())
+    children = children_of(process)
     wait_for(lambda: is_up(paths))
     process.kill()
-    wait_for(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: all(not child.is_running() or child.status() == psutil.STATUS_ZOMBIE for child in children))
 
 
 def test_second_start_exits_and_another_folder_does_not_collide(paths: Paths, tmp_path: Path, launch: Launch) -> None:
@@ -134,29 +141,29 @@ def test_lock_and_socket_of_a_killed_window_are_taken_over(qtbot: QtBot, paths: 
 
 
 def test_a_folder_that_takes_no_lock_is_not_taken_for_a_running_window(
-    qapp: QApplication, tmp_path: Path, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    qapp: QApplication, tmp_path: Path, make_engine: MakeEngine, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = Paths(tmp_path / "gone")  # a lock cannot be written there, even by root
     with pytest.raises(DataFolderError):
         SingleInstance(gone).acquire()
     said: list[str] = []
     monkeypatch.setattr(QMessageBox, "exec", lambda box: said.append(box.text()))
-    assert run(qapp, gone, make_engine()) == 1
+    assert run(qapp, gone, make_engine(), make_store()) == 1
     assert said == [f"Stoker cannot write to its data folder {gone.data}: the disk is full or the folder is read-only."]
 
 
-def test_answers_cut_off_by_the_last_session_are_marked(paths: Paths, make_engine: MakeEngine) -> None:
+def test_answers_cut_off_by_the_last_session_are_marked(paths: Paths, make_engine: MakeEngine, make_store: MakeStore) -> None:
     chats = ChatStore(paths.chats)
     chat = chats.create()
     chats.add_message(chat.id, "assistant", "half", MessageState.STREAMING)
     chats.close()
-    services = build(paths, make_engine())
+    services = build(paths, make_engine(), make_store())
     assert services.chats.messages(chat.id)[0].state is MessageState.INTERRUPTED
     services.chats.close()
 
 
-def test_theme_follows_its_setting(paths: Paths, make_engine: MakeEngine) -> None:
-    services = build(paths, make_engine())
+def test_theme_follows_its_setting(paths: Paths, make_engine: MakeEngine, make_store: MakeStore) -> None:
+    services = build(paths, make_engine(), make_store())
     for mode in ("dark", "light"):
         services.settings.theme = mode
         assert services.theme.mode == mode
@@ -165,7 +172,7 @@ def test_theme_follows_its_setting(paths: Paths, make_engine: MakeEngine) -> Non
 
 
 def test_chats_of_a_newer_version_are_left_alone(
-    qapp: QApplication, paths: Paths, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    qapp: QApplication, paths: Paths, make_engine: MakeEngine, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chats = ChatStore(paths.chats)
     chats.close()
@@ -176,7 +183,7 @@ def test_chats_of_a_newer_version_are_left_alone(
     said: list[str] = []
     monkeypatch.setattr(QMessageBox, "exec", lambda box: said.append(box.text()))
     engine = make_engine()
-    assert run(qapp, paths, engine) == 1
+    assert run(qapp, paths, engine, make_store()) == 1
     assert "newer version" in said[0]
     assert str(paths.chats) in said[0]
     assert engine.state is EngineState.STOPPED

@@ -17,6 +17,7 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 from PySide6.QtWidgets import QApplication
 
 from app.backends.local import EngineState, LocalEngine
+from app.backends.store import Store
 from app.core.paths import app_paths
 from app.main import build
 from app.main_window import MainWindow
@@ -38,7 +39,7 @@ def main() -> int:
 def _shoot(app: QApplication, folder: Path, theme: str, picture: Path) -> None:
     paths, engine = app_paths(folder), LocalEngine()
     paths.create()
-    services = build(paths, engine)
+    services = build(paths, engine, Store())
     services.settings.theme = theme
     services.settings.temperature = 0.0
     services.theme.apply(app)

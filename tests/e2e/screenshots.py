@@ -1,10 +1,11 @@
-"""Pictures of the chat page with the fake engine, to compare with the drawings in `ui/`.
+"""Pictures of the pages with stand-ins for engine and Hub, to compare with the drawings in `ui/`.
 
     QT_QPA_PLATFORM=offscreen python -m tests.e2e.screenshots OUT_DIR [NAME …]
 
 Writes chat-light, chat-dark, thought, streaming-light, streaming-dark, elsewhere, reading, died, failed, full-disk, notice,
-outdated, loading, looking, empty, no-models, nothing-found, settings, narrow (1024×600), small (760×480), long, and
-scale-200 (1280×800 at 200 %) as PNG; NAMEs pick some of them.
+outdated, loading, looking, empty, no-models, nothing-found, settings, narrow (1024×600), small (760×480), long, models-light,
+models-dark, library-light, library-dark, search, offline, details-light, details-dark, sign-in, downloads-light, downloads-dark,
+no-downloads, models-narrow, library-small, downloads-narrow, and scale-200 (1280×800 at 200 %) as PNG; NAMEs pick some of them.
 """
 
 import os
@@ -18,20 +19,26 @@ from pathlib import Path
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 from PySide6.QtCore import QSize
-from PySide6.QtWidgets import QApplication, QPushButton
+from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 
 from app.backends.local import LocalEngine
+from app.backends.queue import DownloadQueue
+from app.backends.store import Store
+from app.backends.token import TokenStore
 from app.core.chats import AnswerStats, ChatStore, MessageState
 from app.core.paths import app_paths
 from app.core.settings import Settings
 from app.main_window import MainWindow
 from app.pages.chat import ChatPage
+from app.pages.models import ModelsPage
 from app.pages.services import Services
 from app.widgets.composer import Composer
 from app.widgets.message_view import MessageView
 from app.widgets.theme import Theme
+from app.widgets.token_dialog import TokenDialog
 
 _FAKE = Path(__file__).parents[1] / "helpers" / "fake_engine.py"
+_FAKE_STORE = _FAKE.with_name("fake_store.py")
 _DAY = 86_400.0
 NOTICE = "The fast kernels are not built, so computing takes longer than it could; there is no C++ compiler on this computer."
 QUESTION = "This takes 9 seconds on 40 million rows. What would you change first?"
@@ -74,7 +81,7 @@ See [the manual](https://www.postgresql.org/docs/current/using-explain.html). <b
 class Studio:
     """One window with its own data folder and a fake engine in `mode`."""
 
-    def __init__(self, app: QApplication, folder: Path, theme: str, *mode: str) -> None:
+    def __init__(self, app: QApplication, folder: Path, theme: str, *mode: str, store: str = "scenes") -> None:
         self.app = app
         paths = app_paths(folder)
         settings = Settings(paths.settings)
@@ -84,9 +91,13 @@ class Studio:
         dress = Theme()
         dress.set_mode(theme)
         dress.apply(app)
-        self.services = Services(self.chats, settings, self.engine, dress, paths)
+        self.store = Store(sys.executable, [str(_FAKE_STORE), store])
+        token = TokenStore(paths.token)
+        queue = DownloadQueue(self.store, settings, token)
+        self.services = Services(self.chats, settings, self.engine, dress, paths, self.store, queue, token)
         self.window = MainWindow(self.services)
         self.window.resize(QSize(1280, 800))
+        self.picture: QWidget = self.window
 
     @property
     def page(self) -> ChatPage:
@@ -139,11 +150,12 @@ class Studio:
 
     def shoot(self, path: Path) -> None:
         self.run_for(0.3)
-        self.window.grab().save(str(path))
+        self.picture.grab().save(str(path))
 
     def close(self) -> None:
         self.window.close()
         self.engine.stop()
+        self.store.stop()
         self.chats.close()
         self.window.deleteLater()
         self.app.processEvents()
@@ -268,6 +280,65 @@ def _long(studio: Studio) -> None:
     studio.open_first()
 
 
+def _models(studio: Studio) -> None:
+    studio.window.show()
+    studio.services.downloads.begin()
+    studio.window.show_page("models")
+    studio.run_for(1.0)
+
+
+def _models_page(studio: Studio) -> ModelsPage:
+    page = studio.window.current_page
+    assert isinstance(page, ModelsPage), "the models page is open"
+    return page
+
+
+def _library(studio: Studio) -> None:
+    _models(studio)
+    header = _models_page(studio)._header
+    header.set_view("here")
+    header.view_changed.emit("here")
+
+
+def _search(studio: Studio) -> None:
+    _models(studio)
+    page = _models_page(studio)
+    page._header.search.setText("coder")
+    page._search("coder")
+    studio.run_for(0.6)
+
+
+def _details(studio: Studio) -> None:
+    _models(studio)
+    _models_page(studio)._open("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8")
+    studio.run_for(0.6)
+
+
+def _sign_in(studio: Studio) -> None:
+    """The dialog alone: it is a window of its own."""
+    _models(studio)
+    dialog = TokenDialog(lambda token, keep: "", studio.window, repo="maker/Gated-8x7B", has_token=True)
+    dialog.show()
+    studio.run_for(0.3)
+    studio.picture = dialog
+
+
+def _downloads(studio: Studio) -> None:
+    studio.window.show()
+    studio.services.downloads.begin()
+    studio.window.show_page("downloads")
+    studio.run_for(1.0)
+
+
+def _at(width: int, height: int, act: Callable[[Studio], None]) -> Callable[[Studio], None]:
+    def sized(studio: Studio) -> None:
+        studio.window.resize(width, height)
+        act(studio)
+
+    return sized
+
+
+_STORES = {"offline": "offline", "no-downloads": "empty"}
 _SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
     "chat-light": ("light", ("normal", "--rate", "80"), _chat),
     "chat-dark": ("dark", ("normal", "--rate", "80"), _chat),
@@ -290,6 +361,21 @@ _SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
     "narrow": ("light", ("normal", "--rate", "80"), _narrow),
     "small": ("dark", ("normal", "--rate", "80"), _small),
     "long": ("light", ("normal",), _long),
+    "models-light": ("light", (), _models),
+    "models-dark": ("dark", (), _models),
+    "library-light": ("light", (), _library),
+    "library-dark": ("dark", (), _library),
+    "search": ("light", (), _search),
+    "offline": ("dark", (), _search),
+    "details-light": ("light", (), _details),
+    "details-dark": ("dark", (), _details),
+    "sign-in": ("light", (), _sign_in),
+    "downloads-light": ("light", (), _downloads),
+    "downloads-dark": ("dark", (), _downloads),
+    "no-downloads": ("light", (), _downloads),
+    "models-narrow": ("dark", (), _at(1024, 600, _models)),
+    "library-small": ("light", (), _at(760, 480, _library)),
+    "downloads-narrow": ("light", (), _at(1024, 600, _downloads)),
 }
 
 
@@ -306,7 +392,7 @@ def main(arguments: list[str]) -> int:
         if wanted and name not in wanted:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            studio = Studio(app, Path(folder), theme, *mode)
+            studio = Studio(app, Path(folder), theme, *mode, store=_STORES.get(name, "scenes"))
             act(studio)
             studio.shoot(out / f"{name}{suffix}.png")
             studio.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.hub.faults import Fault
 from tests.hub.handler import Blob, Handler
@@ -36,6 +36,9 @@ class Repo:
     licence: str = "apache-2.0"
     older: dict[str, dict[str, bytes | Path]] = field(default_factory=dict)
     sha256: dict[str, str] = field(default_factory=dict)  # of files that are paths: known, not computed
+    tags: tuple[str, ...] = ()
+    downloads: int = 1
+    parameters: dict[str, int] = field(default_factory=dict)  # by type, as the Hub counts them
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,8 @@ class FakeHub:
         parts = [unquote(part) for part in urlsplit(handler.path).path.strip("/").split("/")]
         if server.name == "storage":
             self._serve_file(handler, parts[-1], Blob(*self._content(parts[1] + "/" + parts[2], parts[3], parts[-1])))
+        elif parts == ["api", "models"]:
+            self._serve_list(handler, parse_qs(urlsplit(handler.path).query))
         elif parts[:2] == ["api", "models"]:
             self._serve_api(handler, "/".join(parts[2:4]), parts[4:])
         elif len(parts) >= 5 and parts[2] == "resolve":
@@ -159,6 +164,26 @@ class FakeHub:
             "disabled": False, "downloads": 1, "likes": 1, "tags": [], "cardData": {"license": repo.licence}, "siblings": siblings,
         }  # fmt: skip
         handler.answer(200, json.dumps(info).encode(), {"Content-Type": "application/json; charset=utf-8"})
+
+    def _serve_list(self, handler: Handler, query: dict[str, list[str]]) -> None:
+        """`search` is part of the name, every `filter` a tag; sorted by downloads, as most people ask."""
+        if self.api_faults:
+            code, headers = self.api_faults.popleft()
+            handler.answer(code, b"<html></html>", headers)
+            return
+        text, tags = query.get("search", [""])[0].lower(), set(query.get("filter", []))
+        found = [
+            {
+                "_id": "1", "id": name, "modelId": name, "gated": repo.gate or False, "downloads": repo.downloads, "likes": 1,
+                "config": {key: value for key, value in _config(repo).items() if key in ("model_type", "quantization_config")},
+                "cardData": {"license": repo.licence}, "safetensors": {"parameters": repo.parameters, "total": 0},
+                "lastModified": "2026-11-01T00:00:00.000Z",
+            }
+            for name, repo in self.repos.items()
+            if text in name.lower() and tags <= {"safetensors", _config(repo).get("model_type"), *repo.tags}
+        ]  # fmt: skip
+        found.sort(key=lambda item: int(str(item["downloads"])), reverse=True)
+        handler.answer(200, json.dumps(found).encode(), {"Content-Type": "application/json; charset=utf-8"})
 
     def _sibling(self, repo: Repo, file: str, content: bytes | Path) -> dict[str, Any]:
         blob = Blob(content)
@@ -212,3 +237,8 @@ class FakeHub:
         else:
             return repo
         return None
+
+
+def _config(repo: Repo) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(Blob(repo.files["config.json"]).bytes())
+    return values

@@ -1,6 +1,7 @@
 """The chat page: builds its parts and joins them. What is said and stored is the controllers' business."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut
@@ -82,6 +83,13 @@ class ChatPage(QWidget):
         """The page has been brought to the front."""
         self._chats.refresh()
         self._composer.focus()
+
+    def open_item(self, what: str) -> None:
+        """Load the model of that folder, or of that name."""
+        if Path(what).is_absolute():
+            self._choice.open_folder(what)
+        else:
+            self._choice.choose(what)
 
     # Building
 

@@ -64,7 +64,7 @@ def placeholder_words(state: EngineState, choice: ModelChoice) -> dict[str, str]
     if choice.models == ():
         return {
             "title": "No models yet",
-            "text": "Make the small demo model in a terminal, then look again:",
+            "text": "Get one on the models page (Ctrl+2), or make the small demo model in a terminal:",
             "command": "stoker demo",
             "note": f"Models are kept in {choice.folder}",
             "button": "Look again",

@@ -1,0 +1,172 @@
+"""Finding models on the Hub, reading their cards, and the verdict from headers alone, over a fake hub."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.checkpoint.index import open_checkpoint
+from engine.engine import inspect
+from engine.errors import EngineError
+from engine.hardware.machine import Machine, Rates
+from engine.judge import Ground, footprint_of, judge_catalogue, judge_checkpoint, plan_remote
+from engine.meter import Link
+from engine.models.registry import SUPPORTED
+from engine.protocol import Fit, Gate, HubSort
+from engine.store.catalogue import read_catalogue
+from engine.store.formats import format_name, unread_method
+from engine.store.search import plain_card, read_card, search
+from engine.store.web import Line
+from engine.units import GB
+from tests.helpers.tiny import write_mixtral
+from tests.hub.server import FakeHub
+from tests.store.conftest import line_to
+
+ROOMY = Ground(Machine(64 * GB, 60 * GB, False), Rates(30.0, 0.0, {Link.RAM: 40.0, Link.DISK: 3.0}), 10**13)
+
+
+def files_of(folder: Path) -> dict[str, bytes | Path]:
+    return {item.name: item.read_bytes() for item in folder.iterdir()}
+
+
+def with_ram(gigabytes: float, free: int = 10**13) -> Ground:
+    return Ground(Machine(int(64 * GB), int(gigabytes * GB), False), ROOMY.rates, free)
+
+
+def test_search_by_name_and_by_architecture(hub: FakeHub, line: Line) -> None:
+    hub.add("a/Coder-Small", {"config.json": b'{"model_type": "mixtral"}'}, downloads=5, parameters={"BF16": 1000})
+    hub.add("b/Coder-Other", {"config.json": b'{"model_type": "llama"}'}, downloads=9)
+    gated = {"model_type": "qwen3_moe", "quantization_config": {"quant_method": "fp8"}}
+    hub.add("c/Coder-Gated", {"config.json": json.dumps(gated).encode()}, downloads=7, gate="manual", licence="mit")
+    found = search(line, "coder", HubSort.DOWNLOADS, SUPPORTED)
+    assert [model.releases[0].repo for model in found] == ["c/Coder-Gated", "a/Coder-Small"]
+    assert (found[0].gate, found[0].licence, found[0].releases[0].weight_format) == (Gate.REVIEW, "mit", "FP8")
+    assert (found[1].releases[0].bytes, found[1].total_params, found[1].architecture) == (2000, 1000, "mixtral")
+    everything = search(line, "coder", HubSort.DOWNLOADS, frozenset())
+    assert [model.name for model in everything] == ["Coder-Other", "Coder-Gated", "Coder-Small"]
+
+
+def test_search_without_a_network_says_so(line: Line) -> None:
+    from dataclasses import replace
+
+    nowhere = replace(line, access=replace(line.access, endpoint="http://127.0.0.1:9"))
+    with pytest.raises(EngineError, match="online") as caught:
+        search(nowhere, "x", HubSort.DOWNLOADS, SUPPORTED)
+    assert caught.value.code == "hub.unreachable"
+
+
+def test_verdict_from_headers_equals_the_loaders(hub: FakeHub, line: Line, tmp_path: Path) -> None:
+    folder = write_mixtral(tmp_path / "tiny", torch.bfloat16)
+    hub.add("maker/Tiny", files_of(folder))
+    loaders, ours = inspect(folder).footprint, footprint_of(open_checkpoint(folder))
+    assert ours.slot_bytes >= loaders.slot_bytes
+    assert ours.slot_bytes - loaders.slot_bytes <= 3 * 2 * 4096
+    same = ("dense_bytes", "dense_read_bytes", "expert_bytes", "num_moe_layers", "num_experts", "top_k", "num_layers",
+            "num_kv_heads", "head_dim", "hidden_size", "expert_size", "vocab_size", "max_context", "model_bytes", "weight_format")  # fmt: skip
+    assert {name: getattr(ours, name) for name in same} == {name: getattr(loaders, name) for name in same}
+    model, num_files = plan_remote(line, "maker/Tiny", ROOMY, lambda: False)
+    (release,) = model.releases
+    assert release.verdict is not None
+    assert (release.verdict.fit, release.weight_format, num_files) == (Fit.RAM, "BF16", 4)
+    assert release.bytes == sum(item.stat().st_size for item in folder.iterdir())
+
+
+def test_a_plan_moves_headers_alone(hub: FakeHub, line: Line, tmp_path: Path) -> None:
+    folder = write_mixtral(
+        tmp_path / "tiny", torch.float32, hidden_size=512, intermediate_size=512, vocab_size=3000, num_hidden_layers=1
+    )
+    hub.add("maker/Large", files_of(folder))
+    plan_remote(line, "maker/Large", ROOMY, lambda: False)
+    assert sum(item.stat().st_size for item in folder.iterdir()) > 30e6
+    assert hub.sent_bytes < 200_000
+
+
+def test_verdicts_follow_memory_and_drive() -> None:
+    model = next(model for model in read_catalogue() if model.name == "gpt-oss-20b")
+
+    def verdict(ground: Ground) -> tuple[Fit, tuple[float, float] | None]:
+        found = judge_catalogue(model, ground).releases[0].verdict
+        assert found is not None
+        return found.fit, found.tokens_per_second
+
+    assert verdict(with_ram(40))[0] is Fit.RAM
+    assert verdict(with_ram(9))[0] is Fit.DISK
+    assert verdict(with_ram(2))[0] is Fit.NO_MEMORY
+    assert verdict(with_ram(40, free=5 * GB))[0] is Fit.NO_SPACE
+    slower, faster = verdict(with_ram(9))[1], verdict(with_ram(12))[1]
+    assert slower is not None
+    assert faster is not None
+    assert slower < faster
+    assert verdict(Ground(ROOMY.machine, None, 10**13)) == (Fit.RAM, None)
+    more = judge_catalogue(model, with_ram(9)).releases[0].verdict
+    assert more is not None
+    assert more.with_more_ram is not None
+    assert more.with_more_ram > slower
+
+
+def test_every_entry_of_the_catalogue_adds_up() -> None:
+    models = read_catalogue()
+    assert len(models) >= 15
+    repos = [repo for model in models for repo, _, _ in model.releases]
+    assert len(set(repos)) == len(repos)
+    for model in models:
+        shape = model.geometry
+        routed = shape.moe_layers * shape.experts * shape.matrices * shape.hidden * shape.expert_size
+        assert 0.6 < routed / model.total_params < 1, model.name
+        assert model.active_params < model.total_params
+        verdicts = [release.verdict for release in judge_catalogue(model, ROOMY).releases]
+        is_supported = model.architecture in SUPPORTED
+        assert all(verdict is not None and (verdict.fit is not Fit.UNSUPPORTED) == is_supported for verdict in verdicts), (
+            model.name
+        )
+        if is_supported:
+            assert min(shape.kv_heads, shape.head_dim, shape.vocab, shape.max_context) > 0, model.name
+
+
+def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
+    folder = write_mixtral(tmp_path / "other", model_type="llama")
+    found = judge_checkpoint(open_checkpoint(folder), 1, ROOMY)
+    assert (found.fit, "llama" in found.text) == (Fit.UNSUPPORTED, True)
+    folder = write_mixtral(tmp_path / "bits", quantization_config={"quant_method": "bitsandbytes"})
+    found = judge_checkpoint(open_checkpoint(folder), 1, ROOMY)
+    assert (found.fit, "bitsandbytes" in found.text) == (Fit.UNSUPPORTED, True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantization", "name"),
+    [
+        ("BF16", None, "BF16"), ("F8_E4M3", {"quant_method": "fp8"}, "FP8"), ("U8", {"quant_method": "mxfp4"}, "MXFP4"),
+        ("U8", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4"), ("I32", {"quant_method": "awq"}, "AWQ"),
+        ("I32", {"quant_method": "compressed-tensors", "format": "pack-quantized"}, "INT4"),
+        ("U8", {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "NVFP4"),
+    ],
+)  # fmt: skip
+def test_names_of_formats(dtype: str, quantization: dict[str, str] | None, name: str) -> None:
+    config = {"quantization_config": quantization} if quantization else {}
+    assert format_name({dtype: 10, "F32": 1}, config) == name
+    assert unread_method(config) == ""
+
+
+def test_card(hub: FakeHub, line: Line) -> None:
+    hub.repos["maker/Model-8x1"].files["README.md"] = (
+        b"---\nlicense: mit\n---\n<div align='center'>\n  <img src='http://evil/x.png'>\n</div>\n\n# Hello\n\n"
+        b"[![badge](https://b)](https://c) See <a href='https://example.org'>the site</a>.\n\n```html\n<div>stays</div>\n```\n"
+    )
+    text = read_card(line, "maker/Model-8x1")
+    assert text == "# Hello\n\n See [the site](https://example.org).\n\n```html\n<div>stays</div>\n```"
+    del hub.repos["maker/Model-8x1"].files["README.md"]
+    assert read_card(line, "maker/Model-8x1") == ""
+    long = plain_card("word " * 30_000)
+    assert len(long) < 50_000
+
+
+def test_a_gated_repository_cannot_be_judged_without_access(hub: FakeHub, tmp_path: Path) -> None:
+    folder = write_mixtral(tmp_path / "tiny", torch.bfloat16)
+    hub.tokens = {"hf_a"}
+    hub.add("maker/Gated", files_of(folder), gate="auto", accepted={"hf_a"})
+    with pytest.raises(EngineError) as caught:
+        plan_remote(line_to(hub), "maker/Gated", ROOMY, lambda: False)
+    assert caught.value.code == "hub.gated"
+    model, _ = plan_remote(line_to(hub, "hf_a"), "maker/Gated", ROOMY, lambda: False)
+    assert model.gate is Gate.TERMS
