@@ -103,7 +103,8 @@ def open_session(
     cache = ExpertCache(experts.layers, plan.slots_per_layer, policy, num_guests)
     binder = ExpertBinder(experts, source.expert_format, tensors)
     binder.check_resident()
-    weights, rows = source.dense.bind(tensors), source.architecture
+    binder.check_layout(arena.tensor(0), kernels.check)
+    weights, rows = source.dense.bind(tensors, kernels.check), source.architecture
     look_ahead = NextRouter(weights, rows.router, rows.norm, experts.layers, footprint.top_k, kernels)
     runner = ExpertRunner(experts, binder, source.config.math, cache, arena, reader, kernels, meter, look_ahead)
     kv = KvCache(footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context)

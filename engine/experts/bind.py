@@ -1,7 +1,7 @@
 """From the bytes of an expert to the matrices that the kernels take, in place. Knows formats through `engine.quant` alone."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,10 @@ class ExpertFormat:
 def recognise_experts(experts: ExpertMap, names: ExpertNames, quantization: Mapping[str, Any]) -> ExpertFormat:
     """The format of all experts. Raises `EngineError` that names the tensor for an unknown, mixed or damaged one."""
     matrices = experts.sample.matrices()
-    layouts = {matrix: recognise(_stem(parts), parts, quantization) for matrix, parts in matrices.items()}
+    layouts = {
+        matrix: recognise(_stem(parts), parts, quantization, is_transposed=names.is_transposed)
+        for matrix, parts in matrices.items()
+    }
     groups = [group for group in (names.separate, names.fused) if group and not layouts.keys().isdisjoint(group)]
     expected = max(groups, key=lambda group: len(layouts.keys() & set(group)))
     if missing := [matrix for matrix in expected if matrix not in layouts]:
@@ -98,23 +101,37 @@ class ExpertBinder:
                 for ref in every:
                     layout.check(suffix, self._small[ref.name], ref)
 
+    def check_layout(self, memory: torch.Tensor, check: Callable[[Weight, str], None]) -> None:
+        """Has `check` see an expert's matrices as they lie in a slot's `memory`, whatever it holds now."""
+        bound = self._assemble(self._parts(self._experts.layers[0], 0, memory))
+        stems = [layout.stem for layout in self._form.layouts.values()]
+        for weight in filter(None, bound):
+            check(weight, ", ".join(stems))
+
     def bind(self, layer: int, expert: int, memory: torch.Tensor) -> Matrices:
         """Gate, up and down of an expert whose runs have been read into `memory`, uint8 [stride].
 
         The first time its scales are read too; files do not change. Raises `EngineError` naming one that no kernel can use.
         """
+        parts = self._parts(layer, expert, memory)
+        if (layer, expert) not in self._checked:
+            for part in self._experts.ranges[layer][expert].parts:
+                self._form.layouts[part.matrix].check(part.suffix, parts[part.matrix][part.suffix], part.ref)
+            self._checked.add((layer, expert))
+        return self._assemble(parts)
+
+    def _parts(self, layer: int, expert: int, memory: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
+        """An expert's bytes by matrix and suffix."""
         where = self._experts.ranges[layer][expert]
-        is_new = (layer, expert) not in self._checked
         parts: dict[str, dict[str, torch.Tensor]] = {matrix: {} for matrix in self._form.layouts}
         for part in where.parts:
             start = part_start(where, part)
-            data = memory[start : start + part.ref.nbytes]
-            if is_new:
-                self._form.layouts[part.matrix].check(part.suffix, data, part.ref)
-            parts[part.matrix][part.suffix] = data
-        self._checked.add((layer, expert))
+            parts[part.matrix][part.suffix] = memory[start : start + part.ref.nbytes]
         for matrix, suffix, ref in where.small:
             parts[matrix][suffix] = self._small[ref.name]
+        return parts
+
+    def _assemble(self, parts: dict[str, dict[str, torch.Tensor]]) -> Matrices:
         bound = {matrix: layout.bind(parts[matrix]) for matrix, layout in self._form.layouts.items()}
         if separate := self._form.separate:
             *gate, up, down = (bound[matrix] for matrix in separate)

@@ -17,6 +17,9 @@ class Kernels(Protocol):
 
     isa: str
 
+    def check(self, weight: Weight, name: str) -> None:
+        """Raises `EngineError` naming a weight that these kernels do not take."""
+
     def linear(self, x: torch.Tensor, weight: torch.Tensor | Weight) -> torch.Tensor: ...
 
     def swiglu(

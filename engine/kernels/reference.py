@@ -27,6 +27,9 @@ class Reference:
     def __init__(self) -> None:
         self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32)
 
+    def check(self, weight: Weight, name: str) -> None:
+        """Takes whatever `engine.quant` describes."""
+
     def linear(self, x: torch.Tensor, weight: torch.Tensor | Weight) -> torch.Tensor:
         """x [T, in] fp32 times weight [out, in] of any supported type, giving fp32 [T, out]; a `Weight` brings its bias."""
         if isinstance(weight, Weight):
@@ -203,6 +206,9 @@ def _codes(weight: Weight) -> torch.Tensor:
     rows, cols = weight.shape
     if weight.format in _DTYPES:
         dtype = _DTYPES[weight.format]
+        if weight.element_step:  # stored by columns
+            strides = (weight.element_step * dtype.itemsize, weight.row_stride, 1)
+            return _strided(weight.data, (rows, cols, dtype.itemsize), strides).view(dtype)[..., 0].float()
         return _strided(weight.data, (rows, cols * dtype.itemsize), (weight.row_stride, 1)).view(dtype).float()
     if weight.format == Format.INT4_GPTQ:
         return _nibbles(_words(weight.data, cols // 8, rows, weight.row_stride)).permute(1, 0, 2).reshape(rows, cols).float()

@@ -1,5 +1,6 @@
 """The tensors that every token needs: found in the headers, checked against what the model declares, bound once loaded."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +31,7 @@ class Dense:
         refs = [parts[suffix] for layout, parts in self.layouts.values() for suffix in layout.parts]
         return list({ref.name: ref for ref in (*refs, *self.vectors.values())}.values())
 
-    def bind(self, tensors: dict[str, torch.Tensor]) -> Weights:
+    def bind(self, tensors: dict[str, torch.Tensor], check: Callable[[Weight, str], None]) -> Weights:
         """The model's weights over loaded bytes, uint8 by tensor name. Raises `EngineError` for unusable contents."""
         matrices: dict[str, Weight] = {}
         for stem, (layout, parts) in self.layouts.items():
@@ -38,6 +39,7 @@ class Dense:
             for suffix, data in held.items():
                 layout.check(suffix, data, parts[suffix])
             matrices[stem] = layout.bind(held)
+            check(matrices[stem], f"{stem}{layout.data}")
         vectors = {name: tensors[name].view(_FLOATS[ref.dtype]).float() for name, ref in self.vectors.items()}
         return Weights(matrices, vectors)
 

@@ -84,6 +84,15 @@ void make(Made& out, int format, int64_t rows, int64_t cols) {
       m.zero_offset = int32_t(below(2));
     }
   }
+  if (format <= STOKER_BF16 && chance(40)) {  // the same by columns
+    const int64_t size = format == STOKER_F32 ? 4 : 2;
+    m.element_step = int32_t(between(1, 3));
+    row_bytes = ((rows - 1) * m.element_step + 1) * size;
+    m.row_stride = row_bytes + (chance(30) ? below(40) : 0);
+    out.data.make((cols - 1) * m.row_stride + row_bytes);
+    m.data = out.data.data;
+    m.data_bytes = out.data.size;
+  }
   if (chance(40)) {
     m.bias_type = int32_t(between(STOKER_SCALE_F32, STOKER_SCALE_F16));
     m.bias_stride = scale_size(m.bias_type) * between(1, 2);
@@ -197,7 +206,7 @@ void nonsense(stoker_pool* pool) {
   int64_t* const sizes[] = {&w.m.rows, &w.m.cols, &w.m.row_stride, &w.m.data_bytes, &w.m.scale_bytes, &w.m.scale_row_stride,
                             &w.m.scale_col_stride, &w.m.block_rows, &w.m.block_cols, &w.m.zero_bytes, &w.m.zero_stride};
   const int64_t values[] = {0, -1, 1, 3, 7, 8, 1 << 20, int64_t(1) << 35, int64_t(1) << 62, INT64_MIN, INT64_MAX, below(300)};
-  const int64_t field = below(13);
+  const int64_t field = below(14);
   const int64_t value = values[below(12)];
   if (field < 11) {
     const bool owned = sizes[field] == &w.m.data_bytes || sizes[field] == &w.m.scale_bytes || sizes[field] == &w.m.zero_bytes;
@@ -206,6 +215,7 @@ void nonsense(stoker_pool* pool) {
   }
   if (field == 11) w.m.format = int32_t(value);
   if (field == 12) w.m.scale_type = int32_t(value);
+  if (field == 13) w.m.element_step = int32_t(value);
   if (stoker_check(&w.m) != STOKER_OK || w.m.rows > 4096 || w.m.cols > 4096) return;
   w.m.bias = nullptr;
   const std::vector<float> x = floats(2 * w.m.cols);

@@ -32,7 +32,8 @@ int32_t serve(stoker_pool* pool, Fn work) noexcept {
 
 bool alike(const stoker_matrix& a, const stoker_matrix& b) {
   return a.format == b.format && a.scale_type == b.scale_type && a.rows == b.rows && a.cols == b.cols &&
-         a.block_rows == b.block_rows && a.block_cols == b.block_cols && (a.zeros == nullptr) == (b.zeros == nullptr);
+         a.block_rows == b.block_rows && a.block_cols == b.block_cols && a.element_step == b.element_step &&
+         (a.zeros == nullptr) == (b.zeros == nullptr);
 }
 
 int check_expert(const stoker_moe_call& c, const stoker_expert& expert, const stoker_expert& first) {

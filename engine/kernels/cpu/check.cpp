@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t kLimit = int64_t(1) << 36;  // of a stride, so that its product with an index fits 64 bits
 constexpr int64_t kMaxDimension = int64_t(1) << 24;
+constexpr int32_t kMaxElementStep = 1024;
 
 bool in_range(int64_t value, int64_t limit) { return value > 0 && value <= limit; }
 
@@ -21,6 +22,12 @@ bool is_nibble(int format) { return format >= STOKER_E2M1; }
 bool by_columns(int format) { return format == STOKER_INT4_GPTQ || format == STOKER_INT4_AWQ; }
 
 int check_data(const stoker_matrix& m) {
+  if (m.element_step != 0) {
+    if (m.format > STOKER_BF16) return STOKER_BAD_FORMAT;
+    if (m.element_step < 0 || m.element_step > kMaxElementStep) return STOKER_BAD_STRIDE;
+    const int64_t size = m.format == STOKER_F32 ? 4 : 2;
+    return check_extent(m.cols, ((m.rows - 1) * m.element_step + 1) * size, m.row_stride, m.data_bytes);
+  }
   switch (m.format) {
     case STOKER_F32: return check_extent(m.rows, m.cols * 4, m.row_stride, m.data_bytes);
     case STOKER_F16:

@@ -180,7 +180,7 @@ void q8_row(const Rows& job, int64_t row, int64_t valid, int64_t token, const fl
 inline void prefetch_scales(const stoker_matrix& m, int64_t row, int64_t rows) {
   const char* at = static_cast<const char*>(m.scales) + row / m.block_rows * m.scale_row_stride;
   const int64_t bytes = (rows < kSpread ? rows : kSpread) * m.scale_row_stride;
-  for (int64_t offset = 0; offset < bytes; offset += 64) prefetch(at + offset);
+  for (int64_t offset = 0; offset < bytes && offset < 16 << 10; offset += 64) prefetch(at + offset);
 }
 
 template <int Unit, bool E2m1, bool Zeroed>

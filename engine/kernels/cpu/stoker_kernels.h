@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define STOKER_ABI_VERSION 2
+#define STOKER_ABI_VERSION 3
 
 enum stoker_status {
   STOKER_OK = 0,
@@ -70,7 +70,8 @@ typedef struct stoker_matrix {
   int32_t bias_type; /* STOKER_SCALE_F32, _BF16 or _F16 */
   float global_scale;
   int32_t zero_offset; /* added to stored zero points: 1 for GPTQ version 1, else 0 */
-  int32_t reserved;    /* 0 */
+  int32_t element_step; /* 0: as above. Else F32, F16 or BF16 stored [cols, rows]: row_stride is that of a column, and successive
+                           rows lie this many elements apart, 2 where those of two matrices alternate */
 } stoker_matrix;
 
 enum stoker_activation {

@@ -4,6 +4,10 @@
 #if defined(__AVX2__)
 #include "q8_avx2.h"
 
+#include "ints_avx2.h"
+
+#include "words4.h"
+
 namespace stoker {
 namespace {
 constexpr int kTileRows = 2, kTileTokens = 5;  // 10 sums, 2 weights and a token in 16 registers

@@ -9,6 +9,10 @@
 #if defined(__AVX512VNNI__)
 #include "q8_avx512.h"
 
+#include "ints_avx512.h"
+
+#include "words4.h"
+
 namespace stoker {
 namespace {
 constexpr int kTileRows = 4, kTileTokens = 6;  // 24 sums, 4 weights and a token in 32 registers
