@@ -92,9 +92,9 @@ int check_projection(const stoker_matrix* matrix, int64_t rows, int64_t cols) {
 
 int check_block(const stoker_block_call& c) {
   for (const void* pointer : {static_cast<const void*>(c.x), static_cast<const void*>(c.input_norm), static_cast<const void*>(c.post_norm),
-                              static_cast<const void*>(c.cosine), static_cast<const void*>(c.sine), static_cast<const void*>(c.keys),
-                              static_cast<const void*>(c.values), static_cast<const void*>(c.normed)})
+                              static_cast<const void*>(c.keys), static_cast<const void*>(c.values), static_cast<const void*>(c.normed)})
     if (pointer == nullptr) return STOKER_NULL_POINTER;
+  if (c.rotary_dim > 0 && (c.cosine == nullptr || c.sine == nullptr)) return STOKER_NULL_POINTER;
   if ((c.q_norm == nullptr) != (c.k_norm == nullptr)) return STOKER_NULL_POINTER;
   if (!is_size(c.tokens, kMaxTokens) || !is_size(c.hidden, kMaxWidth)) return STOKER_BAD_SHAPE;
   if (!is_size(c.length, int64_t(1) << 32) || c.length < c.tokens) return STOKER_BAD_SHAPE;

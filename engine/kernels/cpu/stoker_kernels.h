@@ -135,7 +135,7 @@ typedef struct stoker_block_call {
   float* x;                              /* [tokens, hidden], in place */
   const float *input_norm, *post_norm;   /* [hidden] */
   const float *q_norm, *k_norm;          /* [head_dim], or NULL both */
-  const float *cosine, *sine;            /* [tokens, rotary_dim / 2] */
+  const float *cosine, *sine;            /* [tokens, rotary_dim / 2]; may be NULL where that is 0 */
   const stoker_matrix *q, *k, *v, *o;
   void *keys, *values; /* [kv_heads, at least length, head_dim] by strides in elements */
   int64_t kv_head_stride, kv_token_stride, length;

@@ -2,9 +2,9 @@
 #include "tier.h"
 
 #if defined(__AVX2__)
-#include "q8_avx2.h"
-
 #include "ints_avx2.h"
+
+#include "q8_avx2.h"
 
 #include "words4.h"
 

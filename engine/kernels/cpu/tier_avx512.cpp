@@ -7,9 +7,9 @@
 #endif
 
 #if defined(__AVX512VNNI__)
-#include "q8_avx512.h"
-
 #include "ints_avx512.h"
+
+#include "q8_avx512.h"
 
 #include "words4.h"
 

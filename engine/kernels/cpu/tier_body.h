@@ -26,8 +26,10 @@ bool in_words(const stoker_matrix& m) { return m.format >= STOKER_INT4_GPTQ; }
 Operand operand(const stoker_matrix& m, int64_t tokens, bool fast) {
   if (m.element_step != 0) return Operand::kF32;
   if (has_q8(m)) return Operand::kQ8;
-  const bool is_short = m.format == STOKER_F16 || m.format == STOKER_BF16 || m.format == STOKER_E4M3;
-  return kHasBf16 && fast && is_short && tokens >= kFewTokens ? Operand::kBf16 : Operand::kF32;
+  if (!kHasBf16 || !fast) return Operand::kF32;
+  if (m.format == STOKER_E4M3) return Operand::kBf16;  // at any number: in fp32 the processor, not the memory, would be the limit
+  const bool is_short = m.format == STOKER_F16 || m.format == STOKER_BF16;
+  return is_short && tokens >= kFewTokens ? Operand::kBf16 : Operand::kF32;
 }
 
 void prepare(Operand kind, const stoker_matrix& consumer, const float* x, int64_t begin, int64_t end, char* out) {

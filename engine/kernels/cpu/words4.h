@@ -26,11 +26,16 @@ struct Gptq {
   static int64_t bytes_of(int64_t rows) { return rows * 4; }
   static int vectors(int64_t rows) { return int(blocks_of(rows, W)); }
 
-  static void lay(const uint8_t* from, int64_t, int64_t rows, uint8_t* out) {
-    for (int v = 0; v < kWordVectors && v * W < rows; ++v) {
-      const I words = rows - v * W >= W ? load_int(from + v * kVectorBytes) : load_int_part(from + v * kVectorBytes, (rows - v * W) * 4);
-      store_int(out + v * kVectorBytes, low_nibbles(words));
-      store_int(out + kParityBytes + v * kVectorBytes, high_nibbles(words));
+  // Calls use(vector, parity, codes) for eight columns from one line on.
+  template <bool Whole, class Use>
+  static void each(const uint8_t* from, int64_t, int64_t rows, Use use) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kWordVectors; ++v) {
+      if (!Whole && v * W >= rows) break;
+      const uint8_t* at = from + v * kVectorBytes;
+      const I words = Whole || rows - v * W >= W ? load_int(at) : load_int_part(at, (rows - v * W) * 4);
+      use(v, 0, low_nibbles(words));
+      use(v, 1, high_nibbles(words));
     }
   }
 
@@ -45,19 +50,23 @@ struct Awq {
   static int64_t bytes_of(int64_t rows) { return rows / 2; }
   static int vectors(int64_t) { return kWordVectors; }
 
-  static void lay(const uint8_t* from, int64_t stride, int64_t rows, uint8_t* out) {
-    for (int parity = 0; parity < 2; ++parity, out += kParityBytes) {
+  template <bool Whole, class Use>
+  static void each(const uint8_t* from, int64_t stride, int64_t rows, Use use) {
+#pragma GCC unroll 2
+    for (int parity = 0; parity < 2; ++parity) {
       I column[4];
+#pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
         const uint8_t* at = from + (2 * i + parity) * stride;
-        column[i] = rows >= kWordRows ? load_int(at) : load_int_part(at, rows / 2);
+        column[i] = Whole ? load_int(at) : load_int_part(at, rows / 2);
       }
       const I low01 = weave8_low(column[0], column[1]), high01 = weave8_high(column[0], column[1]);
       const I low23 = weave8_low(column[2], column[3]), high23 = weave8_high(column[2], column[3]);
       const I words[4] = {weave16_low(low01, low23), weave16_high(low01, low23), weave16_low(high01, high23), weave16_high(high01, high23)};
+#pragma GCC unroll 4
       for (int q = 0; q < 4; ++q) {
-        store_int(out + 2 * q * kVectorBytes, low_nibbles(words[q]));
-        store_int(out + (2 * q + 1) * kVectorBytes, high_nibbles(words[q]));
+        use(2 * q, parity, low_nibbles(words[q]));
+        use(2 * q + 1, parity, high_nibbles(words[q]));
       }
     }
   }
@@ -71,6 +80,49 @@ struct Awq {
     }
   }
 };
+
+// Fetches what eight columns of a tile will read; returns where the next eight are.
+template <class L>
+const uint8_t* fetch_lines(const uint8_t* at, int64_t stride, int64_t rows) {
+  if (at == nullptr) return at;
+  for (int i = 0; i < L::kLines; ++i, at += stride)
+    for (int64_t byte = 0; byte < L::bytes_of(rows); byte += 64) prefetch(at + byte);
+  return at;
+}
+
+// Sums of one token over some columns, straight from the words.
+template <class L, bool Whole>
+void multiply_alone(const uint8_t* from, int64_t stride, int64_t rows, const Q8Block* x, int64_t first, int64_t columns,
+                    const uint8_t* fetched, WordTile& tile) {
+  F acc[kWordVectors];
+  for (F& lane : acc) lane = zero();
+  for (int64_t col = first; col < first + columns; col += kQ8Group) {
+    const Q8Block& q = x[col / kQ8Columns];
+    const int64_t lane = q8_lane(col % kQ8Columns / kQ8Group);
+    I sums[kWordVectors];
+    for (I& sum : sums) sum = no_sum();
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half, from += L::kLines * stride) {
+      fetched = fetch_lines<L>(fetched, stride, rows);
+      const I even = spread4(q.even[half] + 4 * lane), odd = spread4(q.odd[half] + 4 * lane);
+      L::template each<Whole>(from, stride, rows,
+                              [&](int v, int parity, I codes) { sums[v] = dot4(sums[v], codes, parity == 0 ? even : odd); });
+    }
+    for (int v = 0; v < kWordVectors; ++v) acc[v] = fma(to_float(sum_of_dots(sums[v])), set1(q.scale[lane]), acc[v]);
+  }
+  for (int v = 0; v < kWordVectors; ++v) store(tile.sums[0] + v * W, acc[v]);
+}
+
+// Lays some columns out.
+template <class L, bool Whole>
+void lay_words(const uint8_t* from, int64_t stride, int64_t rows, int64_t columns, const uint8_t* fetched, WordTile& tile) {
+  for (int64_t octet = 0; octet < columns / 8; ++octet, from += L::kLines * stride) {
+    fetched = fetch_lines<L>(fetched, stride, rows);
+    uint8_t* out = tile.codes[octet];
+    L::template each<Whole>(from, stride, rows,
+                            [&](int v, int parity, I codes) { store_int(out + parity * kParityBytes + v * kVectorBytes, codes); });
+  }
+}
 
 // sums[t] of V vectors from `vector` on and T tokens, over the columns that were laid out.
 template <int V, int T>
@@ -88,9 +140,11 @@ void multiply_words(const Q8Block* const* x, int64_t first, int64_t columns, int
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
         const Q8Block& q = x[t][block];
-        const I sum = dot16(part[0], spread4(q.even[0] + 4 * lane), part[1], spread4(q.odd[0] + 4 * lane), part[2],
-                            spread4(q.even[1] + 4 * lane), part[3], spread4(q.odd[1] + 4 * lane));
-        acc[t][v] = fma(to_float(sum), set1(q.scale[lane]), acc[t][v]);
+        I sum = dot4(no_sum(), part[0], spread4(q.even[0] + 4 * lane));
+        sum = dot4(sum, part[1], spread4(q.odd[0] + 4 * lane));
+        sum = dot4(sum, part[2], spread4(q.even[1] + 4 * lane));
+        sum = dot4(sum, part[3], spread4(q.odd[1] + 4 * lane));
+        acc[t][v] = fma(to_float(sum_of_dots(sum)), set1(q.scale[lane]), acc[t][v]);
       }
     }
   }
@@ -100,8 +154,7 @@ void multiply_words(const Q8Block* const* x, int64_t first, int64_t columns, int
 
 template <int T>
 void multiply_words(const Q8Block* const* x, int64_t first, int64_t columns, int vectors, WordTile& tile) {
-  constexpr int V = T == 1 ? kWordAlone : kWordTogether;
-  for (int v = 0; v < vectors; v += V) multiply_words<V, T>(x, first, columns, v, tile);
+  for (int v = 0; v < vectors; v += kWordTogether) multiply_words<kWordTogether, T>(x, first, columns, v, tile);
 }
 
 // Scales and zero points of a tile's rows in one group.
@@ -135,17 +188,32 @@ void add_words(const Rows& job, int64_t token, int64_t row, int64_t rows, bool i
   }
 }
 
-template <class L>
-void word_tile(const Rows& job, int64_t token, int64_t last, int64_t row, int64_t rows, int64_t first, int64_t columns, WordTile& tile) {
-  spread_group<L>(*job.matrix, row, rows, first / job.matrix->block_cols, tile);
+// Some columns of a tile times tokens `token` to `last`.
+template <class L, bool Whole>
+void word_tile(const Rows& job, int64_t token, int64_t last, int64_t row, int64_t rows, int64_t first, int64_t columns,
+               const uint8_t* fetched, WordTile& tile) {
+  const stoker_matrix& m = *job.matrix;
+  const uint8_t* from = static_cast<const uint8_t*>(m.data) + first * L::kLines / 8 * m.row_stride + L::bytes_of(row);
+  spread_group<L>(m, row, rows, first / m.block_cols, tile);
+  const Q8Block* x[kWordTokens];
+  if (last - token == 1) {
+    x[0] = reinterpret_cast<const Q8Block*>(job.operand(token));
+    multiply_alone<L, Whole>(from, m.row_stride, rows, x[0], first, columns, fetched, tile);
+    return add_words<L>(job, token, row, rows, first == 0, tile.sums[0], tile.totals[0], tile);
+  }
+  lay_words<L, Whole>(from, m.row_stride, rows, columns, fetched, tile);
   const float* totals = tile.totals - token;
   const int vectors = L::vectors(rows);
   while (token < last) {
-    const int count = last - token >= kWordTokens ? kWordTokens : 1;
-    const Q8Block* x[kWordTokens];
+    const int64_t left = last - token;
+    const int count = left >= kWordTokens ? kWordTokens : left >= 4 ? 4 : left >= 2 ? 2 : 1;
     for (int t = 0; t < count; ++t) x[t] = reinterpret_cast<const Q8Block*>(job.operand(token + t));
-    if (count == 1) multiply_words<1>(x, first, columns, vectors, tile);
-    else multiply_words<kWordTokens>(x, first, columns, vectors, tile);
+    switch (count) {
+      case 1: multiply_words<1>(x, first, columns, vectors, tile); break;
+      case 2: multiply_words<2>(x, first, columns, vectors, tile); break;
+      case 4: multiply_words<4>(x, first, columns, vectors, tile); break;
+      default: multiply_words<kWordTokens>(x, first, columns, vectors, tile);
+    }
     for (int t = 0; t < count; ++t) add_words<L>(job, token + t, row, rows, first == 0, tile.sums[t], totals[token + t], tile);
     token += count;
   }
@@ -180,16 +248,12 @@ void word_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
       const int64_t ahead = columns * L::kLines / 8 + kWordAhead / here;
       for (int64_t row = begin; row < end; row += kWordRows) {
         const int64_t rows = end - row < kWordRows ? end - row : kWordRows;
-        for (int64_t col = 0; col < columns; col += 8) {
-          for (int64_t i = 0; token == 0 && i < L::kLines; ++i) {
-            const int64_t line = (first + col) * L::kLines / 8 + i + ahead;
-            const uint8_t* at = (line < lines ? data + L::bytes_of(begin) + line * m.row_stride : next + (line - lines) * m.row_stride) +
-                                L::bytes_of(row - begin);
-            for (int64_t byte = 0; byte < L::bytes_of(rows); byte += 64) prefetch(at + byte);
-          }
-          L::lay(data + (first + col) * L::kLines / 8 * m.row_stride + L::bytes_of(row), m.row_stride, rows, tile.codes[col / 8]);
-        }
-        word_tile<L>(job, token, last, row, rows, first, columns, tile);
+        const int64_t upcoming = first * L::kLines / 8 + ahead;
+        const uint8_t* fetched = upcoming < lines ? data + upcoming * m.row_stride + L::bytes_of(row)
+                                                  : next + (upcoming - lines) * m.row_stride + L::bytes_of(row - begin);
+        if (token > 0) fetched = nullptr;  // they are near by now
+        if (rows == kWordRows) word_tile<L, true>(job, token, last, row, rows, first, columns, fetched, tile);
+        else word_tile<L, false>(job, token, last, row, rows, first, columns, fetched, tile);
       }
     }
   }
