@@ -95,7 +95,8 @@ class Block {
     }
     pool_.each(cut.count, [&](int64_t task, int thread) {
       Rows job = jobs[pieces[task].group];
-      if (const int64_t after = pool_.upcoming(thread); after >= 0) {
+      const int64_t after = pool_.upcoming(thread);
+      if (after >= 0 && share(*job.matrix, *matrices_[pieces[after].group])) {
         job.next = matrices_[pieces[after].group];
         job.next_row = pieces[after].begin;
       }

@@ -237,7 +237,7 @@ void word_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
   const uint8_t* data = static_cast<const uint8_t*>(m.data);
   const int64_t lines = m.cols * L::kLines / 8, here = L::bytes_of(end - begin), bias = code_bias(m);
   const uint8_t* next = data + L::bytes_of(end);
-  if (job.next != nullptr && job.next->format == m.format) next = static_cast<const uint8_t*>(job.next->data) + L::bytes_of(job.next_row);
+  if (job.next != nullptr) next = static_cast<const uint8_t*>(job.next->data) + L::bytes_of(job.next_row);
   for (int64_t token = 0; token < job.tokens; token += kWordBatch) {
     const int64_t last = job.tokens - token < kWordBatch ? job.tokens : token + kWordBatch;
     for (int64_t first = 0, columns; first < m.cols; first += columns) {
