@@ -10,6 +10,8 @@ import torch
 from engine.checkpoint.experts import ExpertMap, ExpertNames
 from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
+from engine.kernels.kernels import Kernels
+from engine.kernels.native import ExpertTable
 from engine.kernels.weights import PLAIN, Weight
 from engine.quant.layout import Layout, unusable
 from engine.quant.registry import recognise, require_one_format
@@ -109,16 +111,26 @@ class ExpertBinder:
             check(weight, ", ".join(stems))
 
     def bind(self, layer: int, expert: int, memory: torch.Tensor) -> Matrices:
-        """Gate, up and down of an expert whose runs have been read into `memory`, uint8 [stride].
+        """Gate, up and down of an expert whose runs have been read into `memory`, uint8 [stride]."""
+        return self._assemble(self._parts(layer, expert, memory))
 
-        The first time its scales are read too; files do not change. Raises `EngineError` naming one that no kernel can use.
+    def bind_slot(
+        self, layer: int, expert: int, memory: torch.Tensor, table: ExpertTable, slot: int, kernels: Kernels
+    ) -> None:
+        """The same as an entry of `table`.
+
+        The first time its contents are looked at too; files do not change. Raises `EngineError` naming what no kernel can use.
         """
         parts = self._parts(layer, expert, memory)
-        if (layer, expert) not in self._checked:
-            for part in self._experts.ranges[layer][expert].parts:
-                self._form.layouts[part.matrix].check(part.suffix, parts[part.matrix][part.suffix], part.ref)
-            self._checked.add((layer, expert))
-        return self._assemble(parts)
+        table.set(slot, *self._assemble(parts))
+        if (layer, expert) in self._checked:
+            return
+        is_finite = kernels.has_finite_scales(table, slot)
+        for part in self._experts.ranges[layer][expert].parts:
+            layout = self._form.layouts[part.matrix]
+            if part.suffix != layout.scales or not is_finite:  # the kernels read scales faster, and know no names
+                layout.check(part.suffix, parts[part.matrix][part.suffix], part.ref)
+        self._checked.add((layer, expert))
 
     def _parts(self, layer: int, expert: int, memory: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
         """An expert's bytes by matrix and suffix."""

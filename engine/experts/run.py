@@ -159,7 +159,7 @@ class ExpertRunner:
         try:
             self._meter.add(Link.DISK, nbytes, 0.0)
             if error is None:
-                self._table.set(slot, *self._binder.bind(*expert, self._arena.tensor(slot)))
+                self._binder.bind_slot(*expert, self._arena.tensor(slot), self._table, slot, self._kernels)
         except Exception as caught:  # of an expert that was only guessed it does not matter
             error = caught
         if error is not None:

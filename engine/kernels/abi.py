@@ -101,6 +101,7 @@ def load(library: Path) -> ctypes.CDLL:
     lib.stoker_pool_destroy.argtypes = lib.stoker_pool_isa.argtypes = [c_void_p]
     lib.stoker_pool_destroy.restype = None
     lib.stoker_check.argtypes = [POINTER(Matrix)]
+    lib.stoker_check_scales.argtypes = [POINTER(Expert)]
     lib.stoker_linear.argtypes = [c_void_p, c_void_p, c_int64, POINTER(Matrix), c_int32, c_void_p]
     lib.stoker_moe.argtypes = [c_void_p, POINTER(MoeCall)]
     lib.stoker_attention.argtypes = [c_void_p, POINTER(AttentionCall)]

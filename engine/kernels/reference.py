@@ -30,6 +30,11 @@ class Reference:
     def check(self, weight: Weight, name: str) -> None:
         """Takes whatever `engine.quant` describes."""
 
+    def has_finite_scales(self, table: ExpertTable, slot: int) -> bool:
+        """As `Native.has_finite_scales`."""
+        scaled = [weight for weight in table.get(slot) if weight is not None and weight.scales is not None]
+        return all(bool(_scales(weight).isfinite().all()) for weight in scaled)
+
     def linear(self, x: torch.Tensor, weight: torch.Tensor | Weight) -> torch.Tensor:
         """x [T, in] fp32 times weight [out, in] of any supported type, giving fp32 [T, out]; a `Weight` brings its bias."""
         if isinstance(weight, Weight):
@@ -172,13 +177,19 @@ def dequantise(weight: Weight) -> torch.Tensor:
     codes = _codes(weight)
     if weight.scales is None:
         return codes
+    scales = _scales(weight)
+    if weight.format >= Format.INT4:
+        codes = codes - _spread(_zeros(weight, scales.shape[1]), weight)
+    return codes * (_spread(scales, weight) * weight.global_scale)
+
+
+def _scales(weight: Weight) -> torch.Tensor:
+    """As fp32, one for each block of rows and columns."""
+    assert weight.scales is not None, "a format with scales"
     rows, groups = -(-weight.rows // weight.block_rows), -(-weight.cols // weight.block_cols)
     dtype = _SCALE_DTYPES[weight.scale_type]
     scales = _strided(weight.scales, (rows, groups, dtype.itemsize), (weight.scale_row_stride, weight.scale_col_stride, 1))
-    spread = _spread(scales.view(dtype)[..., 0].float(), weight)
-    if weight.format >= Format.INT4:
-        codes = codes - _spread(_zeros(weight, groups), weight)
-    return codes * (spread * weight.global_scale)
+    return scales.view(dtype)[..., 0].float()
 
 
 def _spread(blocks: torch.Tensor, weight: Weight) -> torch.Tensor:

@@ -199,6 +199,85 @@ void attention(stoker_pool* pool) {
   must(stoker_attention(pool, &c), "attention");
 }
 
+// A matrix of any format that has this many rows and columns.
+void make_sized(Made& out, int64_t rows, int64_t cols) {
+  do make(out, int(below(8)), rows, cols);
+  while (out.m.rows != rows || out.m.cols != cols);
+}
+
+void block(stoker_pool* pool) {
+  stoker_block_call c{};
+  c.kv_heads = between(1, 3);
+  c.heads = c.kv_heads * between(1, 4);
+  c.head_dim = chance(50) ? 16 * between(1, 4) : between(1, 40);
+  c.rotary_dim = 2 * below(c.head_dim / 2 + 1);
+  c.hidden = chance(50) ? 32 * between(1, 6) : between(1, 150);
+  c.tokens = chance(60) ? between(1, 5) : between(1, 40);
+  c.length = c.tokens + below(100);
+  const int64_t width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  Made q, k, v, o;
+  make_sized(q, width, c.hidden);
+  make_sized(k, kv_width, c.hidden);
+  make_sized(v, kv_width, c.hidden);
+  make_sized(o, c.hidden, width);
+  std::vector<float> x = floats(c.tokens * c.hidden), normed(x.size());
+  const std::vector<float> norm = floats(c.hidden), head_norm = floats(c.head_dim), sinks = floats(c.heads);
+  const std::vector<float> turn = floats(c.tokens * c.rotary_dim / 2);
+  c.kv_type = chance(50) ? STOKER_F32 : STOKER_BF16;
+  c.kv_token_stride = c.head_dim + below(9);
+  c.kv_head_stride = c.length * c.kv_token_stride;
+  const int64_t size = c.kv_type == STOKER_F32 ? 4 : 2;
+  const int64_t cache = ((c.kv_heads - 1) * c.kv_head_stride + (c.length - 1) * c.kv_token_stride + c.head_dim) * size;
+  Buffer keys, values;
+  keys.make(cache, 60);
+  values.make(cache, 60);
+  c.x = x.data();
+  c.input_norm = c.post_norm = norm.data();
+  c.q_norm = c.k_norm = chance(50) ? head_norm.data() : nullptr;
+  c.cosine = c.sine = turn.data();
+  c.q = &q.m;
+  c.k = &k.m;
+  c.v = &v.m;
+  c.o = &o.m;
+  c.keys = keys.data;
+  c.values = values.data;
+  c.flags = int32_t(below(2));
+  c.window = chance(50) ? between(1, 60) : 0;
+  c.eps = 1e-5f;
+  c.scale = 0.2f;
+  c.softcap = chance(30) ? 3.0f : 0.0f;
+  c.sinks = chance(50) ? sinks.data() : nullptr;
+  c.normed = normed.data();
+  must(stoker_attention_block(pool, &c), "attention block");
+}
+
+void route(stoker_pool* pool) {
+  Made router;
+  make(router, int(below(8)), between(1, 140), between(1, 200));
+  stoker_route_call c{};
+  c.tokens = between(1, 20);
+  c.top_k = between(1, router.m.rows < 12 ? router.m.rows : 12);
+  const std::vector<float> x = floats(c.tokens * router.m.cols);
+  std::vector<int32_t> ids(size_t(c.tokens * c.top_k));
+  std::vector<float> weights(ids.size());
+  c.x = x.data();
+  c.router = &router.m;
+  c.flags = chance(50) ? STOKER_RENORMALISE : 0;
+  c.ids = ids.data();
+  c.weights = weights.data();
+  must(stoker_route(pool, &c), "route");
+  for (int32_t id : ids)
+    if (id < 0 || id >= router.m.rows) must(STOKER_BAD_INDEX, "route's answer");
+}
+
+void scales() {
+  Made parts[3];
+  for (Made& made : parts) make(made, int(below(8)), between(1, 80), between(1, 300));
+  const stoker_expert expert{chance(80) ? parts[0].m : stoker_matrix{}, parts[1].m, parts[2].m};
+  const int32_t status = stoker_check_scales(&expert);
+  if (status != STOKER_BAD_SCALE) must(status, "scales");
+}
+
 // One field of a valid matrix turned into nonsense: refused, or still within its buffers.
 void nonsense(stoker_pool* pool) {
   Made w;
@@ -238,10 +317,13 @@ int main(int argc, char** argv) {
   for (; std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds; ++count) {
     const uint64_t seed = draw();
     stoker_pool* pool = pools[size_t(below(int64_t(pools.size())))];
-    switch (below(4)) {
+    switch (below(7)) {
       case 0: linear(pool); break;
       case 1: moe(pool); break;
       case 2: attention(pool); break;
+      case 3: block(pool); break;
+      case 4: route(pool); break;
+      case 5: scales(); break;
       default: nonsense(pool); break;
     }
     draw.seed(seed);

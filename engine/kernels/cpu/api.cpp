@@ -136,6 +136,7 @@ const char* stoker_error_text(int32_t status) {
     case STOKER_BAD_OPTION: return "unknown option";
     case STOKER_ISA_UNAVAILABLE: return "this processor lacks the instruction set";
     case STOKER_OUT_OF_MEMORY: return "the system refused memory or a thread";
+    case STOKER_BAD_SCALE: return "a scale is no finite number";
     default: return "unknown error";
   }
 }
@@ -163,6 +164,16 @@ const char* stoker_pool_isa(const stoker_pool* pool) { return pool == nullptr ? 
 
 int32_t stoker_check(const stoker_matrix* matrix) {
   return matrix == nullptr ? STOKER_NULL_POINTER : stoker::check_matrix(*matrix);
+}
+
+int32_t stoker_check_scales(const stoker_expert* expert) {
+  if (expert == nullptr) return STOKER_NULL_POINTER;
+  for (const stoker_matrix* matrix : {&expert->gate, &expert->up, &expert->down}) {
+    if (matrix == &expert->gate && matrix->data == nullptr) continue;
+    if (const int status = stoker::check_matrix(*matrix)) return status;
+    if (const int status = stoker::check_numbers(*matrix)) return status;
+  }
+  return STOKER_OK;
 }
 
 int32_t stoker_linear(stoker_pool* pool, const float* x, int64_t tokens, const stoker_matrix* matrix, int32_t flags, float* y) {

@@ -32,7 +32,8 @@ enum stoker_status {
   STOKER_BAD_INDEX,       /* expert id outside the table */
   STOKER_BAD_OPTION,      /* unknown ISA, activation or flag; thread count out of range */
   STOKER_ISA_UNAVAILABLE, /* this processor lacks the ISA that was asked for */
-  STOKER_OUT_OF_MEMORY
+  STOKER_OUT_OF_MEMORY,
+  STOKER_BAD_SCALE /* NaN or infinite */
 };
 
 enum stoker_isa { STOKER_ISA_BEST = 0, STOKER_ISA_PORTABLE, STOKER_ISA_AVX2, STOKER_ISA_AVX512, STOKER_ISA_AVX512_BF16, STOKER_ISA_NEON };
@@ -171,6 +172,7 @@ STOKER_API const char* stoker_pool_isa(const stoker_pool* pool);
 STOKER_API int32_t stoker_isa_available(int32_t isa);
 
 STOKER_API int32_t stoker_check(const stoker_matrix* matrix); /* what a call would say about this matrix */
+STOKER_API int32_t stoker_check_scales(const stoker_expert* expert);  /* reads them all: the same, or STOKER_BAD_SCALE */
 
 /* y [tokens, rows] = x [tokens, cols] times the matrix transposed, plus its bias. */
 STOKER_API int32_t stoker_linear(stoker_pool* pool, const float* x, int64_t tokens, const stoker_matrix* matrix, int32_t flags, float* y);
