@@ -11,7 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
@@ -137,23 +137,27 @@ def linear_figure(kernels: Native, name: str, tokens: int, probe: torch.Tensor, 
     memory = Memory(WINDOWS * each)
     turn = itertools.cycle([make_weight(kind, rows, COLS, memory) for _ in range(WINDOWS)])
     x = torch.randn(tokens, COLS)
-    nbytes = each // max(1, kind.element_step)
-    best, median, ceiling = measure(kernels, lambda: kernels.linear(x, next(turn)), nbytes, probe, seconds)
-    return Figure(name, "linear", tokens, best, median, best / ceiling, best * 2 * tokens * rows * COLS / nbytes)
+    best, median, ceiling = measure(kernels, lambda: kernels.linear(x, next(turn)), each, probe, seconds)
+    return Figure(name, "linear", tokens, best, median, best / ceiling, best * 2 * tokens * rows * COLS / each)
 
 
 def moe_figure(kernels: Native, name: str, tokens: int, probe: torch.Tensor, seconds: float) -> Figure:
     """Uniform routing drawn anew for each call."""
     kind, shapes = ENCODINGS[name], ((WIDE, HIDDEN), (WIDE, HIDDEN), (HIDDEN, WIDE))
-    expert_bytes = sum(sum(parts_of(kind, *shape)) for shape in shapes)
+    expert_bytes = sum(sum(parts_of(replace(kind, element_step=0), *shape)) for shape in shapes)
     count = min(EXPERTS, LAYER // expert_bytes)
     memory, table = Memory(count * expert_bytes), ExpertTable(count)
     for expert in range(count):
-        table.set(expert, *(make_weight(kind, *shape, memory) for shape in shapes))
+        if kind.element_step == 2:  # gate and up alternate, as gpt-oss publishes them
+            both = make_weight(replace(kind, element_step=1), 2 * WIDE, HIDDEN, memory)
+            down = make_weight(replace(kind, element_step=1), HIDDEN, WIDE, memory)
+            table.set(expert, both.take(0, WIDE, 2), both.take(1, WIDE, 2), down)
+        else:
+            table.set(expert, *(make_weight(kind, *shape, memory) for shape in shapes))
     x, weights = torch.randn(tokens, HIDDEN), torch.rand(tokens, TOP_K)
     routes = [torch.rand(tokens, count).topk(TOP_K, dim=1).indices.int() for _ in range(16)]
     touched = sum(len(set(route.flatten().tolist())) for route in routes) / len(routes)
-    nbytes = int(touched * expert_bytes / max(1, kind.element_step))
+    nbytes = int(touched * expert_bytes)
     turn = itertools.cycle(routes)
     work = lambda: kernels.moe(table, x, next(turn), None, weights)  # noqa: E731
     best, median, ceiling = measure(kernels, work, nbytes, probe, seconds)

@@ -21,14 +21,7 @@ struct AlternateBf16 {
   explicit AlternateBf16(const stoker_matrix&) {}
   static constexpr int64_t kPast = 1;
   int64_t row_bytes() const { return 4; }
-  F load(const uint8_t* p) const {
-    uint32_t words[W];
-    memcpy(words, p, sizeof words);
-    for (uint32_t& word : words) word <<= 16;
-    float values[W];
-    memcpy(values, words, sizeof values);
-    return stoker::load(values);
-  }
+  F load(const uint8_t* p) const { return load_bf16_even(p); }
 };
 
 struct Scattered {  // anything
@@ -48,7 +41,7 @@ struct Scattered {  // anything
   F load(const uint8_t* p) const { return load_part(p, W); }
 };
 
-constexpr int64_t kColumnsAhead = 12;  // of a tile's few lines each, farther apart than the prefetchers of a processor look
+constexpr int64_t kColumnsAhead = 48;  // of a tile's few lines each, farther apart than the prefetchers of a processor look
 
 // V vectors of rows times T tokens. `width` counts the rows of the last vector.
 template <class L, int V, int T>

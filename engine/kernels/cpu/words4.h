@@ -11,7 +11,7 @@ constexpr int kWordVectors = 8;  // of rows in a tile
 constexpr int64_t kWordRows = kWordVectors * W, kVectorBytes = W * 4, kParityBytes = kWordVectors * kVectorBytes;
 constexpr int64_t kWordColumns = 128;  // of a tile at most, all of one group
 constexpr int64_t kWordBatch = 64;     // tokens that share what was laid out
-constexpr int64_t kWordAhead = 24 << 10;  // bytes between what is fetched and what is laid out
+constexpr int64_t kWordAhead = 8 << 10;  // bytes between what is fetched and what is laid out
 
 struct WordTile {
   uint8_t codes[kWordColumns / 8][2 * kParityBytes];  // of eight columns the even ones, then the odd; four to a row
@@ -81,19 +81,23 @@ struct Awq {
   }
 };
 
-// Fetches what eight columns of a tile will read; returns where the next eight are.
-template <class L>
-const uint8_t* fetch_lines(const uint8_t* at, int64_t stride, int64_t rows) {
-  if (at == nullptr) return at;
-  for (int i = 0; i < L::kLines; ++i, at += stride)
-    for (int64_t byte = 0; byte < L::bytes_of(rows); byte += 64) prefetch(at + byte);
-  return at;
-}
+// What is fetched ahead: lines of a piece one after the other, whatever the order of use, since memory likes neighbours.
+struct Ahead {
+  const uint8_t* line;
+  int64_t stride, width, at = 0;  // bytes of a line, and where in it
+  void fetch() {  // as much as eight columns of a tile
+    for (int i = 0; i < kWordVectors * W * 4 / 64; ++i) {
+      prefetch(line + at);
+      at += 64;
+      if (at >= width) at = 0, line += stride;
+    }
+  }
+};
 
 // Sums of one token over some columns, straight from the words.
 template <class L, bool Whole>
 void multiply_alone(const uint8_t* from, int64_t stride, int64_t rows, const Q8Block* x, int64_t first, int64_t columns,
-                    const uint8_t* fetched, WordTile& tile) {
+                    Ahead* ahead, WordTile& tile) {
   F acc[kWordVectors];
   for (F& lane : acc) lane = zero();
   for (int64_t col = first; col < first + columns; col += kQ8Group) {
@@ -103,7 +107,7 @@ void multiply_alone(const uint8_t* from, int64_t stride, int64_t rows, const Q8B
     for (I& sum : sums) sum = no_sum();
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half, from += L::kLines * stride) {
-      fetched = fetch_lines<L>(fetched, stride, rows);
+      if (ahead != nullptr) ahead->fetch();
       const I even = spread4(q.even[half] + 4 * lane), odd = spread4(q.odd[half] + 4 * lane);
       L::template each<Whole>(from, stride, rows,
                               [&](int v, int parity, I codes) { sums[v] = dot4(sums[v], codes, parity == 0 ? even : odd); });
@@ -115,9 +119,9 @@ void multiply_alone(const uint8_t* from, int64_t stride, int64_t rows, const Q8B
 
 // Lays some columns out.
 template <class L, bool Whole>
-void lay_words(const uint8_t* from, int64_t stride, int64_t rows, int64_t columns, const uint8_t* fetched, WordTile& tile) {
+void lay_words(const uint8_t* from, int64_t stride, int64_t rows, int64_t columns, Ahead* ahead, WordTile& tile) {
   for (int64_t octet = 0; octet < columns / 8; ++octet, from += L::kLines * stride) {
-    fetched = fetch_lines<L>(fetched, stride, rows);
+    if (ahead != nullptr) ahead->fetch();
     uint8_t* out = tile.codes[octet];
     L::template each<Whole>(from, stride, rows,
                             [&](int v, int parity, I codes) { store_int(out + parity * kParityBytes + v * kVectorBytes, codes); });
@@ -191,17 +195,17 @@ void add_words(const Rows& job, int64_t token, int64_t row, int64_t rows, bool i
 // Some columns of a tile times tokens `token` to `last`.
 template <class L, bool Whole>
 void word_tile(const Rows& job, int64_t token, int64_t last, int64_t row, int64_t rows, int64_t first, int64_t columns,
-               const uint8_t* fetched, WordTile& tile) {
+               Ahead* ahead, WordTile& tile) {
   const stoker_matrix& m = *job.matrix;
   const uint8_t* from = static_cast<const uint8_t*>(m.data) + first * L::kLines / 8 * m.row_stride + L::bytes_of(row);
   spread_group<L>(m, row, rows, first / m.block_cols, tile);
   const Q8Block* x[kWordTokens];
   if (last - token == 1) {
     x[0] = reinterpret_cast<const Q8Block*>(job.operand(token));
-    multiply_alone<L, Whole>(from, m.row_stride, rows, x[0], first, columns, fetched, tile);
+    multiply_alone<L, Whole>(from, m.row_stride, rows, x[0], first, columns, ahead, tile);
     return add_words<L>(job, token, row, rows, first == 0, tile.sums[0], tile.totals[0], tile);
   }
-  lay_words<L, Whole>(from, m.row_stride, rows, columns, fetched, tile);
+  lay_words<L, Whole>(from, m.row_stride, rows, columns, ahead, tile);
   const float* totals = tile.totals - token;
   const int vectors = L::vectors(rows);
   while (token < last) {
@@ -245,15 +249,13 @@ void word_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
       columns = left < kWordColumns ? left : kWordColumns;
       for (int64_t t = token; t < last; ++t)
         tile.totals[t - token] = total_of(reinterpret_cast<const Q8Block*>(job.operand(t)), first, columns, int(bias));
-      const int64_t ahead = columns * L::kLines / 8 + kWordAhead / here;
+      const int64_t line = (first + columns) * L::kLines / 8 + kWordAhead / here;
+      Ahead fetched{line < lines ? data + line * m.row_stride + L::bytes_of(begin) : next + (line - lines) * m.row_stride, m.row_stride, here};
+      Ahead* const ahead = token == 0 ? &fetched : nullptr;  // afterwards they are near
       for (int64_t row = begin; row < end; row += kWordRows) {
         const int64_t rows = end - row < kWordRows ? end - row : kWordRows;
-        const int64_t upcoming = first * L::kLines / 8 + ahead;
-        const uint8_t* fetched = upcoming < lines ? data + upcoming * m.row_stride + L::bytes_of(row)
-                                                  : next + (upcoming - lines) * m.row_stride + L::bytes_of(row - begin);
-        if (token > 0) fetched = nullptr;  // they are near by now
-        if (rows == kWordRows) word_tile<L, true>(job, token, last, row, rows, first, columns, fetched, tile);
-        else word_tile<L, false>(job, token, last, row, rows, first, columns, fetched, tile);
+        if (rows == kWordRows) word_tile<L, true>(job, token, last, row, rows, first, columns, ahead, tile);
+        else word_tile<L, false>(job, token, last, row, rows, first, columns, ahead, tile);
       }
     }
   }
