@@ -82,7 +82,7 @@ def _compute_gbps(
     )
     table = ExpertTable(len(drawn))
     for slot, (layer, expert) in enumerate(drawn):
-        table.set(slot, *binder.bind(layer, expert, memory[slot]))
+        binder.bind_slot(layer, expert, memory[slot], table, slot, kernels)
     x, weights = torch.randn(1, form.shapes[0][1]), torch.ones(1, _TOP_K)
     begun, count = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - begun) < _SECONDS:

@@ -122,12 +122,17 @@ def open_session(
     cache = ExpertCache(experts.layers, plan.slots_per_layer, policy, guest_slots(footprint.top_k))
     binder = ExpertBinder(experts, source.expert_format, tensors)
     binder.check_resident()
+    binder.check_layout(arena.tensor(0), kernels.check)
     if rows is not None:
         tensors[_EMBEDDING] = rows.data
-    weights, names = source.dense.bind(tensors), source.architecture
+    weights, names = (
+        source.dense.bind(tensors, kernels.check, shortened=[] if rows is None else [_EMBEDDING]),
+        source.architecture,
+    )
     if rows is not None:
         stem = _EMBEDDING.removesuffix(".weight")
         weights.matrices[stem] = replace(weights.matrices[stem], rows=rows.capacity)
+    names = source.architecture
     look_ahead = NextRouter(weights, names.router, names.norm, experts.layers, footprint.top_k, kernels)
     budget = SlotBudget(cache, arena, guest_slots(footprint.top_k), reserve, room)
     runner = ExpertRunner(experts, binder, source.config.math, cache, arena, reader, kernels, meter, look_ahead, budget)

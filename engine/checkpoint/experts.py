@@ -25,6 +25,7 @@ class ExpertNames:
     prefix: str  # "model.layers.{layer}.mlp.experts"
     separate: tuple[str, ...] | None = None  # gate, up, down of experts with tensors of their own; up, down without a gate
     fused: tuple[str, str] | None = None  # gate and up together, down; experts stacked in the first dimension
+    is_transposed: bool = False  # fused matrices of a plain type are stored [in, out]
     is_interleaved: bool = False  # rows of a fused gate and up alternate
 
     def find(self, name: str) -> tuple[int, int | None, str, str] | None:

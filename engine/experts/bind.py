@@ -1,7 +1,7 @@
 """From the bytes of an expert to the matrices that the kernels take, in place. Knows formats through `engine.quant` alone."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ import torch
 from engine.checkpoint.experts import ExpertMap, ExpertNames
 from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
+from engine.kernels.kernels import Kernels
+from engine.kernels.native import ExpertTable
 from engine.kernels.weights import PLAIN, Weight
 from engine.quant.layout import Layout, unusable
 from engine.quant.registry import recognise, require_one_format
@@ -51,7 +53,10 @@ class ExpertFormat:
 def recognise_experts(experts: ExpertMap, names: ExpertNames, quantization: Mapping[str, Any]) -> ExpertFormat:
     """The format of all experts. Raises `EngineError` that names the tensor for an unknown, mixed or damaged one."""
     matrices = experts.sample.matrices()
-    layouts = {matrix: recognise(_stem(parts), parts, quantization) for matrix, parts in matrices.items()}
+    layouts = {
+        matrix: recognise(_stem(parts), parts, quantization, is_transposed=names.is_transposed)
+        for matrix, parts in matrices.items()
+    }
     groups = [group for group in (names.separate, names.fused) if group and not layouts.keys().isdisjoint(group)]
     expected = max(groups, key=lambda group: len(layouts.keys() & set(group)))
     if missing := [matrix for matrix in expected if matrix not in layouts]:
@@ -98,23 +103,45 @@ class ExpertBinder:
                 for ref in every:
                     layout.check(suffix, self._small[ref.name], ref)
 
-    def bind(self, layer: int, expert: int, memory: torch.Tensor) -> Matrices:
-        """Gate, up and down of an expert whose runs have been read into `memory`, uint8 [stride].
+    def check_layout(self, memory: torch.Tensor, check: Callable[[Weight, str], None]) -> None:
+        """Has `check` see an expert's matrices as they lie in a slot's `memory`, whatever it holds now."""
+        bound = self._assemble(self._parts(self._experts.layers[0], 0, memory))
+        stems = [layout.stem for layout in self._form.layouts.values()]
+        for weight in filter(None, bound):
+            check(weight, ", ".join(stems))
 
-        The first time its scales are read too; files do not change. Raises `EngineError` naming one that no kernel can use.
+    def bind(self, layer: int, expert: int, memory: torch.Tensor) -> Matrices:
+        """Gate, up and down of an expert whose runs have been read into `memory`, uint8 [stride]."""
+        return self._assemble(self._parts(layer, expert, memory))
+
+    def bind_slot(self, layer: int, expert: int, memory: torch.Tensor, table: ExpertTable, slot: int, kernels: Kernels) -> None:
+        """The same as an entry of `table`.
+
+        The first time its contents are looked at too; files do not change. Raises `EngineError` naming what no kernel can use.
         """
+        parts = self._parts(layer, expert, memory)
+        table.set(slot, *self._assemble(parts))
+        if (layer, expert) in self._checked:
+            return
+        is_finite = kernels.has_finite_scales(table, slot)
+        for part in self._experts.ranges[layer][expert].parts:
+            layout = self._form.layouts[part.matrix]
+            if part.suffix != layout.scales or not is_finite:  # the kernels read scales faster, and know no names
+                layout.check(part.suffix, parts[part.matrix][part.suffix], part.ref)
+        self._checked.add((layer, expert))
+
+    def _parts(self, layer: int, expert: int, memory: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
+        """An expert's bytes by matrix and suffix."""
         where = self._experts.ranges[layer][expert]
-        is_new = (layer, expert) not in self._checked
         parts: dict[str, dict[str, torch.Tensor]] = {matrix: {} for matrix in self._form.layouts}
         for part in where.parts:
             start = part_start(where, part)
-            data = memory[start : start + part.ref.nbytes]
-            if is_new:
-                self._form.layouts[part.matrix].check(part.suffix, data, part.ref)
-            parts[part.matrix][part.suffix] = data
-        self._checked.add((layer, expert))
+            parts[part.matrix][part.suffix] = memory[start : start + part.ref.nbytes]
         for matrix, suffix, ref in where.small:
             parts[matrix][suffix] = self._small[ref.name]
+        return parts
+
+    def _assemble(self, parts: dict[str, dict[str, torch.Tensor]]) -> Matrices:
         bound = {matrix: layout.bind(parts[matrix]) for matrix, layout in self._form.layouts.items()}
         if separate := self._form.separate:
             *gate, up, down = (bound[matrix] for matrix in separate)

@@ -56,7 +56,7 @@ class ExpertRunner:
         self._cache, self._arena, self._reader = cache, arena, reader
         self._kernels, self._meter, self._look_ahead, self._budget = kernels, meter, look_ahead, budget
         self._expert_bytes = experts.expert_bytes
-        self._table = SlotTable(arena, binder)
+        self._table = SlotTable(arena, binder, kernels)
         self._landed: queue.SimpleQueue[Landed] = queue.SimpleQueue()
         self._reads: dict[Expert, tuple[Read, int]] = {}  # on their way, and the slot of each
         self._guessed: set[Expert] = set()  # read for the next layer, which has not asked yet

@@ -6,6 +6,7 @@ import torch
 
 from engine.experts.bind import ExpertBinder, Matrices
 from engine.experts.policy import Expert
+from engine.kernels.kernels import Kernels
 from engine.kernels.native import ExpertTable
 from engine.tiers.arena import RamArena
 
@@ -25,9 +26,9 @@ class _Bound:
 class SlotTable(ExpertTable):
     """An expert looks the same in every slot but for its addresses, so that it is taken apart and checked once."""
 
-    def __init__(self, arena: RamArena, binder: ExpertBinder) -> None:
+    def __init__(self, arena: RamArena, binder: ExpertBinder, kernels: Kernels) -> None:
         super().__init__(arena.num_slots)
-        self._arena, self._binder = arena, binder
+        self._arena, self._binder, self._kernels = arena, binder, kernels
         self._words = torch.frombuffer(self.entries, dtype=torch.int64).view(arena.num_slots, -1)
         self._bound: dict[Expert, _Bound] = {}
         self._experts: list[Expert | None] = [None] * arena.num_slots
@@ -51,8 +52,8 @@ class SlotTable(ExpertTable):
         return super().get(slot)
 
     def _bind_first(self, slot: int, expert: Expert) -> None:
-        matrices = self._binder.bind(*expert, self._arena.tensor(slot))
-        self.set(slot, *matrices)
+        self._binder.bind_slot(*expert, self._arena.tensor(slot), self, slot, self._kernels)
+        matrices = super().get(slot)
         first = self._arena.address(slot)
         words = self._words[slot]
         is_inside = ((words >= first) & (words < first + self._arena.stride)).long()

@@ -1,4 +1,4 @@
-"""Whether to guess the next layer's experts: while some are missing at all, and while most guesses turn out right. No tensors."""
+"""Whether to guess the next layer's experts: while some are missing at all, and while most guesses prove right. No tensors."""
 
 _CALM_CALLS = 256  # layers served in a row without a miss, after which guessing would find nothing to read
 _MEMORY = 64.0  # guesses that the share of right ones is taken over

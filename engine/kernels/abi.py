@@ -1,4 +1,4 @@
-"""The C boundary of cpu/stoker_kernels.h in ctypes: structures, the library, descriptors of weights. Knows pointers, no arithmetic."""
+"""The C boundary of cpu/stoker_kernels.h in ctypes: structures, the library, descriptors of weights. Knows pointers alone."""
 
 import ctypes
 import sys
@@ -11,7 +11,7 @@ import torch
 from engine.errors import EngineError
 from engine.kernels.weights import ScaleType, Weight
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ISAS = ("best", "portable", "avx2", "avx512", "avx512_bf16", "neon")  # by number
 LIBRARY = Path(__file__).parent / ("stoker_kernels" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 FAST, RENORMALISE = 1, 2
@@ -26,7 +26,7 @@ class Matrix(Structure):
         ("block_rows", c_int64), ("block_cols", c_int64),
         ("zeros", c_void_p), ("zero_bytes", c_int64), ("zero_stride", c_int64),
         ("bias", c_void_p), ("bias_stride", c_int64), ("bias_type", c_int32),
-        ("global_scale", c_float), ("zero_offset", c_int32), ("reserved", c_int32),
+        ("global_scale", c_float), ("zero_offset", c_int32), ("element_step", c_int32),
     ]  # fmt: skip
 
 
@@ -101,6 +101,7 @@ def load(library: Path) -> ctypes.CDLL:
     lib.stoker_pool_destroy.argtypes = lib.stoker_pool_isa.argtypes = [c_void_p]
     lib.stoker_pool_destroy.restype = None
     lib.stoker_check.argtypes = [POINTER(Matrix)]
+    lib.stoker_check_scales.argtypes = [POINTER(Expert)]
     lib.stoker_linear.argtypes = [c_void_p, c_void_p, c_int64, POINTER(Matrix), c_int32, c_void_p]
     lib.stoker_moe.argtypes = [c_void_p, POINTER(MoeCall)]
     lib.stoker_attention.argtypes = [c_void_p, POINTER(AttentionCall)]
@@ -126,5 +127,5 @@ def descriptor(weight: Weight) -> Matrix:
         pointer(zeros), 0 if zeros is None else zeros.nbytes, weight.zero_stride,
         pointer(bias), 0 if bias is None else bias.stride(0) * bias.itemsize,
         0 if bias is None else _SCALE_OF_DTYPE[bias.dtype],
-        weight.global_scale, weight.zero_offset, 0,
+        weight.global_scale, weight.zero_offset, weight.element_step,
     )  # fmt: skip

@@ -17,6 +17,13 @@ class Kernels(Protocol):
 
     isa: str
 
+    def check(self, weight: Weight, name: str) -> None:
+        """Raises `EngineError` naming a weight that these kernels do not take."""
+
+    def has_finite_scales(self, table: ExpertTable, slot: int) -> bool:
+        """Whether every scale of the expert in `slot` is a finite number."""
+        ...
+
     def linear(self, x: torch.Tensor, weight: torch.Tensor | Weight) -> torch.Tensor: ...
 
     def swiglu(

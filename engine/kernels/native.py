@@ -4,19 +4,33 @@ Nothing is copied but what is not fp32 and contiguous. Every tensor that a call 
 `ExpertTable` as long as the table, those of an `AttentionSpec` as long as what is made of it.
 """
 
-from ctypes import byref, c_uint64, c_void_p, pointer as to
+from ctypes import byref, c_uint64, c_void_p
+from ctypes import pointer as to
 from pathlib import Path
 
 import torch
 
 from engine.errors import EngineError
 from engine.kernels.abi import (
-    FAST, ISAS, LIBRARY, RENORMALISE, AttentionCall, BlockCall, Expert, Matrix, MoeCall, RouteCall, descriptor, load, pointer,
+    FAST,
+    ISAS,
+    LIBRARY,
+    RENORMALISE,
+    AttentionCall,
+    BlockCall,
+    Expert,
+    Matrix,
+    MoeCall,
+    RouteCall,
+    descriptor,
+    load,
+    pointer,
 )  # fmt: skip
 from engine.kernels.spec import AttentionBlock, AttentionSpec, Rotation, Router
 from engine.kernels.weights import Activation, Format, Weight, plain
 
 _SPIN_US = 100  # longer than a decode layer's pauses between two calls, shorter than anybody notices
+_OUT_OF_MEMORY, _BAD_SCALE = 10, 11  # of stoker_status
 _KV_TYPES = {torch.float32: Format.F32, torch.bfloat16: Format.BF16}
 
 
@@ -76,6 +90,14 @@ class Native:
                 f"Tensor {name} ({weight.format.name}, {weight.rows} x {weight.cols}) cannot be used: {self._text(status)}.",
                 "Download the model again, or get another release of it.",
             )
+
+    def has_finite_scales(self, table: ExpertTable, slot: int) -> bool:
+        """Whether every scale of the expert in `slot` is a finite number: reads them all, on this thread."""
+        status = self.lib.stoker_check_scales(byref(table.entries[slot]))
+        if status == _BAD_SCALE:
+            return False
+        self.must(status)
+        return True
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor | Weight, fast: bool | None = None) -> torch.Tensor:
         """x [T, in] fp32 times weight [out, in], giving fp32 [T, out]; a `Weight` brings its bias."""
@@ -191,7 +213,7 @@ class Native:
 
     def must(self, status: int) -> None:
         """Raises what a call's status says."""
-        if status == 10:  # STOKER_OUT_OF_MEMORY
+        if status == _OUT_OF_MEMORY:
             raise EngineError("memory.refused", "The system refused memory for a computation.", "Close other programs.")
         assert status == 0, f"kernel call refused: {self._text(status)}"
 

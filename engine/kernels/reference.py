@@ -27,6 +27,14 @@ class Reference:
     def __init__(self) -> None:
         self._scratch = torch.empty(_SCRATCH_BYTES // 4, dtype=torch.float32)
 
+    def check(self, weight: Weight, name: str) -> None:
+        """Takes whatever `engine.quant` describes."""
+
+    def has_finite_scales(self, table: ExpertTable, slot: int) -> bool:
+        """As `Native.has_finite_scales`."""
+        scaled = [weight for weight in table.get(slot) if weight is not None and weight.scales is not None]
+        return all(bool(_scales(weight).isfinite().all()) for weight in scaled)
+
     def linear(self, x: torch.Tensor, weight: torch.Tensor | Weight) -> torch.Tensor:
         """x [T, in] fp32 times weight [out, in] of any supported type, giving fp32 [T, out]; a `Weight` brings its bias."""
         if isinstance(weight, Weight):
@@ -87,14 +95,16 @@ class Reference:
 
         def block(x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: int) -> torch.Tensor:
             normed = rms_norm(x, spec.input_norm, spec.eps)
-            q, k, v = (self.linear(normed, weight).unflatten(1, (-1, spec.head_dim)) for weight in (spec.q, spec.k, spec.v))
+            q, k, v = (self.linear(normed, weight).view(len(x), -1, spec.head_dim) for weight in (spec.q, spec.k, spec.v))
             if spec.q_norm is not None and spec.k_norm is not None:
                 q, k = rms_norm(q, spec.q_norm, spec.eps), rms_norm(k, spec.k_norm, spec.eps)  # [T, heads, D]
             end = start + len(x)
             keys[:, start:end] = rotate(k, rotation).transpose(0, 1)
             values[:, start:end] = v.transpose(0, 1)
-            how = {"scale": spec.scale, "window": spec.window, "sinks": spec.sinks, "softcap": spec.softcap}
-            mixed = self.attention(rotate(q, rotation), keys[:, :end], values[:, :end], **how)  # [T, Hq, D]
+            mixed = self.attention(
+                rotate(q, rotation), keys[:, :end], values[:, :end],
+                scale=spec.scale, window=spec.window, sinks=spec.sinks, softcap=spec.softcap,
+            )  # [T, Hq, D]  # fmt: skip
             x += self.linear(mixed.flatten(1), spec.o)
             return rms_norm(x, spec.post_norm, spec.eps)
 
@@ -169,13 +179,19 @@ def dequantise(weight: Weight) -> torch.Tensor:
     codes = _codes(weight)
     if weight.scales is None:
         return codes
+    scales = _scales(weight)
+    if weight.format >= Format.INT4:
+        codes = codes - _spread(_zeros(weight, scales.shape[1]), weight)
+    return codes * (_spread(scales, weight) * weight.global_scale)
+
+
+def _scales(weight: Weight) -> torch.Tensor:
+    """As fp32, one for each block of rows and columns."""
+    assert weight.scales is not None, "a format with scales"
     rows, groups = -(-weight.rows // weight.block_rows), -(-weight.cols // weight.block_cols)
     dtype = _SCALE_DTYPES[weight.scale_type]
     scales = _strided(weight.scales, (rows, groups, dtype.itemsize), (weight.scale_row_stride, weight.scale_col_stride, 1))
-    spread = _spread(scales.view(dtype)[..., 0].float(), weight)
-    if weight.format >= Format.INT4:
-        codes = codes - _spread(_zeros(weight, groups), weight)
-    return codes * (spread * weight.global_scale)
+    return scales.view(dtype)[..., 0].float()
 
 
 def _spread(blocks: torch.Tensor, weight: Weight) -> torch.Tensor:
@@ -203,6 +219,9 @@ def _codes(weight: Weight) -> torch.Tensor:
     rows, cols = weight.shape
     if weight.format in _DTYPES:
         dtype = _DTYPES[weight.format]
+        if weight.element_step:  # stored by columns
+            strides = (weight.element_step * dtype.itemsize, weight.row_stride, 1)
+            return _strided(weight.data, (rows, cols, dtype.itemsize), strides).view(dtype)[..., 0].float()
         return _strided(weight.data, (rows, cols * dtype.itemsize), (weight.row_stride, 1)).view(dtype).float()
     if weight.format == Format.INT4_GPTQ:
         return _nibbles(_words(weight.data, cols // 8, rows, weight.row_stride)).permute(1, 0, 2).reshape(rows, cols).float()

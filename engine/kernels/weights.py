@@ -77,6 +77,7 @@ class Weight:
     zero_offset: int = 0
     global_scale: float = 1.0
     bias: torch.Tensor | None = None  # [rows] of F32, F16 or BF16, any stride
+    element_step: int = 0  # of a plain matrix stored [cols, rows]: elements between its rows, and row_stride is a column's
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -87,6 +88,15 @@ class Weight:
         assert first + (count - 1) * step < self.rows, f"rows {first} to {first + (count - 1) * step} of {self.rows}"
         assert self.format not in COLUMNS_OUTERMOST, "GPTQ and AWQ matrices are not published fused"
         assert self.zeros is None or (step == 1 and first % 8 == 0), "zero points are packed by eight rows"
+        if self.element_step:
+            size = plain_dtype(self.format).itemsize
+            return replace(
+                self,
+                rows=count,
+                data=self.data[first * self.element_step * size :],
+                element_step=self.element_step * step,
+                bias=None if self.bias is None else self.bias[first::step][:count],
+            )
         scales, scale_stride = self.scales, self.scale_row_stride
         if scales is not None and self.block_rows < self.rows:
             assert first % self.block_rows == 0, f"row {first} starts within a block of {self.block_rows} rows"
@@ -120,5 +130,10 @@ def plain(tensor: torch.Tensor, bias: torch.Tensor | None = None) -> Weight:
 
 def plain_tensor(weight: Weight) -> torch.Tensor:
     """The inverse of `plain`, in place: [rows, cols] of F32, F16 or BF16."""
-    dtype = next(dtype for dtype, form in PLAIN.items() if form == weight.format)
-    return weight.data[: weight.rows * weight.row_stride].view(dtype).view(weight.rows, weight.cols)
+    assert not weight.element_step, "stored by columns"
+    data = weight.data[: weight.rows * weight.row_stride].view(plain_dtype(weight.format))
+    return data.view(weight.rows, weight.cols)
+
+
+def plain_dtype(form: Format) -> torch.dtype:
+    return next(dtype for dtype, known in PLAIN.items() if known == form)

@@ -1,5 +1,6 @@
 """The tensors that every token needs: found in the headers, checked against what the model declares, bound once loaded."""
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
@@ -30,14 +31,21 @@ class Dense:
         refs = [parts[suffix] for layout, parts in self.layouts.values() for suffix in layout.parts]
         return list({ref.name: ref for ref in (*refs, *self.vectors.values())}.values())
 
-    def bind(self, tensors: dict[str, torch.Tensor]) -> Weights:
-        """The model's weights over loaded bytes, uint8 by tensor name. Raises `EngineError` for unusable contents."""
+    def bind(
+        self, tensors: dict[str, torch.Tensor], check: Callable[[Weight, str], None], shortened: Collection[str] = ()
+    ) -> Weights:
+        """The model's weights over loaded bytes, uint8 by tensor name; of the `shortened` ones only some rows are there.
+
+        `check` sees every whole matrix. Raises `EngineError` for unusable contents.
+        """
         matrices: dict[str, Weight] = {}
         for stem, (layout, parts) in self.layouts.items():
             held = {suffix: tensors[parts[suffix].name] for suffix in layout.parts}
             for suffix, data in held.items():
                 layout.check(suffix, data, parts[suffix])
             matrices[stem] = layout.bind(held)
+            if (name := f"{stem}{layout.data}") not in shortened:
+                check(matrices[stem], name)
         vectors = {name: tensors[name].view(_FLOATS[ref.dtype]).float() for name, ref in self.vectors.items()}
         return Weights(matrices, vectors)
 

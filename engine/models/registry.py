@@ -28,7 +28,9 @@ _ROWS = (
     Architecture(
         "gpt_oss",
         "engine.models.gpt_oss",
-        ExpertNames("model.layers.{layer}.mlp.experts", fused=("gate_up_proj", "down_proj"), is_interleaved=True),
+        ExpertNames(
+            "model.layers.{layer}.mlp.experts", fused=("gate_up_proj", "down_proj"), is_transposed=True, is_interleaved=True
+        ),
         "model.layers.{layer}.mlp.router",
     ),
     Architecture(

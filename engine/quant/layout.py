@@ -62,6 +62,7 @@ class Layout:
     bias_dtype: str = ""
     order: str | None = None  # I32 [in], each column's group
     declared: str | None = None  # I64 or I32 [2], the matrix's shape
+    element_step: int = 0  # of `Weight`: 1 where the file holds [in, out]
     kind: str = ""  # the format as people name it
 
     @property
@@ -86,6 +87,7 @@ class Layout:
             self.scale_type, part(self.scales), self.scale_row_stride, self.scale_col_stride, self.block_rows, self.block_cols,
             part(self.zeros), self.zero_stride, self.zero_offset,
             self._global_scale(tensors), None if bias is None else _aligned(bias, BIAS_TYPES[self.bias_dtype]),
+            self.element_step,
         )  # fmt: skip
 
     def _global_scale(self, tensors: Mapping[str, torch.Tensor]) -> float:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
-from engine.quant import awq, fp8, gptq, int4, mxfp4, nvfp4, plain
+from engine.quant import awq, fp8, gptq, int4, mxfp4, nvfp4, plain, transposed
 from engine.quant.layout import DamagedError, Layout, Parts, unusable
 
 
@@ -24,6 +24,7 @@ class QuantFormat(Protocol):
 FORMATS: dict[str, QuantFormat] = {
     "MXFP4": mxfp4, "NVFP4": nvfp4, "INT4": int4, "AWQ": awq, "GPTQ": gptq, "FP8": fp8, "16/32-bit": plain,
 }  # fmt: skip
+BY_COLUMNS: dict[str, QuantFormat] = FORMATS | {"16/32-bit": transposed}
 SUFFIXES = (
     ".weight", ".weight_scale_inv", ".weight_scale", ".weight_scale_2", ".scale", ".bias",
     ".weight_packed", ".weight_shape", ".weight_global_scale", ".weight_zero_point", ".weight_g_idx",
@@ -49,12 +50,13 @@ def quantization_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def recognise(stem: str, parts: Parts, quantization: Mapping[str, Any]) -> Layout:
+def recognise(stem: str, parts: Parts, quantization: Mapping[str, Any], *, is_transposed: bool = False) -> Layout:
     """The matrix's layout; `quantization` is config.json's, which decides only what headers leave open.
 
+    `is_transposed` says that this matrix is stored [in, out] if it is plain, which a square one does not show.
     Raises `EngineError` for an unknown format, and one that names tensor, file and format for a damaged matrix.
     """
-    for name, entry in FORMATS.items():
+    for name, entry in (BY_COLUMNS if is_transposed else FORMATS).items():
         if entry.recognises(parts):
             try:
                 layout = replace(entry.describe(stem, parts).configured(quantization), kind=name)

@@ -71,6 +71,21 @@ def blocks(prefix: str, names: ExpertNames, values: Values) -> Tensors:
     return tensors
 
 
+def by_columns(interleaved: bool) -> Callable[[str, ExpertNames, Values], Tensors]:
+    """[E, H, 2 I] and [E, I, H]."""
+
+    def write(prefix: str, names: ExpertNames, values: Values) -> Tensors:
+        assert names.fused
+        gate, up = values["gate"], values["up"]
+        both = torch.stack((gate, up), 2).flatten(1, 2) if interleaved else torch.cat((gate, up), 1)
+        return {
+            f"{prefix}.{names.fused[0]}": both.transpose(1, 2),
+            f"{prefix}.{names.fused[1]}": values["down"].transpose(1, 2),
+        }
+
+    return write
+
+
 def deepseek_fp4(weight: torch.Tensor) -> Tensors:
     parts = mxfp4(weight)
     return {".weight": parts[".weight"].view(torch.int8), ".scale": parts[".weight_scale"].view(torch.float8_e8m0fnu)}
@@ -97,6 +112,14 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_moe NVFP4": Family(QWEN_3_5, own(QUANTISERS["NVFP4"]), is_exact=False),
     "gpt_oss MXFP4": Family(
         ExpertNames("model.layers.{layer}.mlp.experts", fused=GATE_UP, is_interleaved=True), blocks, is_exact=False
+    ),
+    "gpt_oss BF16": Family(
+        ExpertNames("model.layers.{layer}.mlp.experts", fused=GATE_UP, is_transposed=True, is_interleaved=True),
+        by_columns(True),
+    ),
+    "llama4": Family(
+        ExpertNames("language_model.model.layers.{layer}.feed_forward.experts", fused=GATE_UP, is_transposed=True),
+        by_columns(False),
     ),
     "gemma4": Family(ExpertNames("model.language_model.layers.{layer}.experts", fused=GATE_UP), fused),
     "granitemoe": Family(ExpertNames("model.layers.{layer}.block_sparse_moe", fused=("input_linear", "output_linear")), fused),

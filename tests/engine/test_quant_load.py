@@ -160,7 +160,11 @@ DAMAGES: dict[str, tuple[str, Callable[[Tensors], object], tuple[str, ...]]] = {
         poison(EXPERT, ".weight_shape", 63),
         (f"{EXPERT}.weight_shape", FILE, "INT4", "[96, 63]"),
     ),
-    "one expert in another format": ("FP8", one_in("MXFP4"), ("Expert 3 of layer 1", f"{EXPERT}.weight", FILE, "U8[96, 32]", "F8_E4M3[96, 64]")),
+    "one expert in another format": (
+        "FP8",
+        one_in("MXFP4"),
+        ("Expert 3 of layer 1", f"{EXPERT}.weight", FILE, "U8[96, 32]", "F8_E4M3[96, 64]"),
+    ),
     "down in another format": ("FP8", every_down_in_mxfp4, ("w2", "MXFP4", "w1", "FP8", "must share one format")),
 }
 

@@ -1,5 +1,7 @@
 """gpt-oss in its published layout, MXFP4 `_blocks` and `_scales`, against transformers run on the dequantised weights."""
 
+import copy as copies
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +72,27 @@ def test_published_layout_equals_the_reference(published: tuple[Path, Any], kern
         for position, logits in [(23, session.sync(tokens[:24])[0])] + [(i, session.step(tokens[i])[0]) for i in range(24, 40)]:
             error = (logits - expected[position]).norm() / expected[position].norm()
             assert error < tolerance, f"at position {position}"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kernels", ["reference", "native"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_plain_experts_are_stored_by_columns(
+    published: tuple[Path, Any], kernels: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """As releases in 16 bit are: gate_up_proj [E, H, 2I] with gate and up alternating, down_proj [E, I, H]."""
+    folder, model = published
+    copy = tmp_path / "model"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.safetensors"))
+    state = {name: weight.to(dtype) for name, weight in model.state_dict().items()}
+    assert state["model.layers.0.mlp.experts.gate_up_proj"].shape == (6, 64, 192)
+    save_file(state, copy / "model.safetensors")
+    reference = copies.deepcopy(model)
+    reference.load_state_dict({name: weight.float() for name, weight in state.items()})
+    tokens = torch.randint(0, 128, (40,), generator=torch.Generator().manual_seed(1)).tolist()
+    with torch.no_grad():
+        expected = reference(torch.tensor([tokens])).logits[0]
+    with session_on(copy, 4, kernels_named(kernels)) as (session, plan):
+        assert plan.weight_format == {torch.float32: "F32", torch.bfloat16: "BF16"}[dtype]
+        for position, logits in [(23, session.sync(tokens[:24])[0])] + [(i, session.step(tokens[i])[0]) for i in range(24, 40)]:
+            torch.testing.assert_close(logits, expected[position], atol=1e-3, rtol=1e-3, msg=f"at position {position}")

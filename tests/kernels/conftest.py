@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from engine.kernels.build import FOLDER, LIBRARY, ROOT, build
 from engine.kernels.abi import available_isas
+from engine.kernels.build import FOLDER, LIBRARY, ROOT, build
 from engine.kernels.native import Native
 
 

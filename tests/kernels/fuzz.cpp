@@ -84,6 +84,15 @@ void make(Made& out, int format, int64_t rows, int64_t cols) {
       m.zero_offset = int32_t(below(2));
     }
   }
+  if (format <= STOKER_BF16 && chance(40)) {  // the same by columns
+    const int64_t size = format == STOKER_F32 ? 4 : 2;
+    m.element_step = int32_t(between(1, 3));
+    row_bytes = ((rows - 1) * m.element_step + 1) * size;
+    m.row_stride = row_bytes + (chance(30) ? below(40) : 0);
+    out.data.make((cols - 1) * m.row_stride + row_bytes);
+    m.data = out.data.data;
+    m.data_bytes = out.data.size;
+  }
   if (chance(40)) {
     m.bias_type = int32_t(between(STOKER_SCALE_F32, STOKER_SCALE_F16));
     m.bias_stride = scale_size(m.bias_type) * between(1, 2);
@@ -190,6 +199,85 @@ void attention(stoker_pool* pool) {
   must(stoker_attention(pool, &c), "attention");
 }
 
+// A matrix of any format that has this many rows and columns.
+void make_sized(Made& out, int64_t rows, int64_t cols) {
+  do make(out, int(below(8)), rows, cols);
+  while (out.m.rows != rows || out.m.cols != cols);
+}
+
+void block(stoker_pool* pool) {
+  stoker_block_call c{};
+  c.kv_heads = between(1, 3);
+  c.heads = c.kv_heads * between(1, 4);
+  c.head_dim = chance(50) ? 16 * between(1, 4) : between(1, 40);
+  c.rotary_dim = 2 * below(c.head_dim / 2 + 1);
+  c.hidden = chance(50) ? 32 * between(1, 6) : between(1, 150);
+  c.tokens = chance(60) ? between(1, 5) : between(1, 40);
+  c.length = c.tokens + below(100);
+  const int64_t width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
+  Made q, k, v, o;
+  make_sized(q, width, c.hidden);
+  make_sized(k, kv_width, c.hidden);
+  make_sized(v, kv_width, c.hidden);
+  make_sized(o, c.hidden, width);
+  std::vector<float> x = floats(c.tokens * c.hidden), normed(x.size());
+  const std::vector<float> norm = floats(c.hidden), head_norm = floats(c.head_dim), sinks = floats(c.heads);
+  const std::vector<float> turn = floats(c.tokens * c.rotary_dim / 2);
+  c.kv_type = chance(50) ? STOKER_F32 : STOKER_BF16;
+  c.kv_token_stride = c.head_dim + below(9);
+  c.kv_head_stride = c.length * c.kv_token_stride;
+  const int64_t size = c.kv_type == STOKER_F32 ? 4 : 2;
+  const int64_t cache = ((c.kv_heads - 1) * c.kv_head_stride + (c.length - 1) * c.kv_token_stride + c.head_dim) * size;
+  Buffer keys, values;
+  keys.make(cache, 60);
+  values.make(cache, 60);
+  c.x = x.data();
+  c.input_norm = c.post_norm = norm.data();
+  c.q_norm = c.k_norm = chance(50) ? head_norm.data() : nullptr;
+  c.cosine = c.sine = turn.data();
+  c.q = &q.m;
+  c.k = &k.m;
+  c.v = &v.m;
+  c.o = &o.m;
+  c.keys = keys.data;
+  c.values = values.data;
+  c.flags = int32_t(below(2));
+  c.window = chance(50) ? between(1, 60) : 0;
+  c.eps = 1e-5f;
+  c.scale = 0.2f;
+  c.softcap = chance(30) ? 3.0f : 0.0f;
+  c.sinks = chance(50) ? sinks.data() : nullptr;
+  c.normed = normed.data();
+  must(stoker_attention_block(pool, &c), "attention block");
+}
+
+void route(stoker_pool* pool) {
+  Made router;
+  make(router, int(below(8)), between(1, 140), between(1, 200));
+  stoker_route_call c{};
+  c.tokens = between(1, 20);
+  c.top_k = between(1, router.m.rows < 12 ? router.m.rows : 12);
+  const std::vector<float> x = floats(c.tokens * router.m.cols);
+  std::vector<int32_t> ids(size_t(c.tokens * c.top_k));
+  std::vector<float> weights(ids.size());
+  c.x = x.data();
+  c.router = &router.m;
+  c.flags = chance(50) ? STOKER_RENORMALISE : 0;
+  c.ids = ids.data();
+  c.weights = weights.data();
+  must(stoker_route(pool, &c), "route");
+  for (int32_t id : ids)
+    if (id < 0 || id >= router.m.rows) must(STOKER_BAD_INDEX, "route's answer");
+}
+
+void scales() {
+  Made parts[3];
+  for (Made& made : parts) make(made, int(below(8)), between(1, 80), between(1, 300));
+  const stoker_expert expert{chance(80) ? parts[0].m : stoker_matrix{}, parts[1].m, parts[2].m};
+  const int32_t status = stoker_check_scales(&expert);
+  if (status != STOKER_BAD_SCALE) must(status, "scales");
+}
+
 // One field of a valid matrix turned into nonsense: refused, or still within its buffers.
 void nonsense(stoker_pool* pool) {
   Made w;
@@ -197,7 +285,7 @@ void nonsense(stoker_pool* pool) {
   int64_t* const sizes[] = {&w.m.rows, &w.m.cols, &w.m.row_stride, &w.m.data_bytes, &w.m.scale_bytes, &w.m.scale_row_stride,
                             &w.m.scale_col_stride, &w.m.block_rows, &w.m.block_cols, &w.m.zero_bytes, &w.m.zero_stride};
   const int64_t values[] = {0, -1, 1, 3, 7, 8, 1 << 20, int64_t(1) << 35, int64_t(1) << 62, INT64_MIN, INT64_MAX, below(300)};
-  const int64_t field = below(13);
+  const int64_t field = below(14);
   const int64_t value = values[below(12)];
   if (field < 11) {
     const bool owned = sizes[field] == &w.m.data_bytes || sizes[field] == &w.m.scale_bytes || sizes[field] == &w.m.zero_bytes;
@@ -206,6 +294,7 @@ void nonsense(stoker_pool* pool) {
   }
   if (field == 11) w.m.format = int32_t(value);
   if (field == 12) w.m.scale_type = int32_t(value);
+  if (field == 13) w.m.element_step = int32_t(value);
   if (stoker_check(&w.m) != STOKER_OK || w.m.rows > 4096 || w.m.cols > 4096) return;
   w.m.bias = nullptr;
   const std::vector<float> x = floats(2 * w.m.cols);
@@ -228,10 +317,13 @@ int main(int argc, char** argv) {
   for (; std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds; ++count) {
     const uint64_t seed = draw();
     stoker_pool* pool = pools[size_t(below(int64_t(pools.size())))];
-    switch (below(4)) {
+    switch (below(7)) {
       case 0: linear(pool); break;
       case 1: moe(pool); break;
       case 2: attention(pool); break;
+      case 3: block(pool); break;
+      case 4: route(pool); break;
+      case 5: scales(); break;
       default: nonsense(pool); break;
     }
     draw.seed(seed);

@@ -43,6 +43,17 @@ def dense(dtype: torch.dtype) -> Callable[[int, int], Made]:
     return make
 
 
+def by_columns(dtype: torch.dtype, step: int = 1) -> Callable[[int, int], Made]:
+    """Stored [in, out]; with a step, every so manieth row of a larger matrix, and other numbers in between."""
+
+    def make(rows: int, cols: int) -> Made:
+        stored = torch.randn(cols, rows * step).to(dtype)
+        whole = Weight(plain(stored).format, rows * step, cols, unaligned(stored), rows * step * dtype.itemsize, element_step=1)
+        return whole.take(step - 1, rows, step), stored.t()[step - 1 :: step].double()
+
+    return make
+
+
 def fp8(block_rows: int, block_cols: int, scale: torch.dtype = torch.float32) -> Callable[[int, int], Made]:
     """Blocks of the given size, 0 for the whole dimension."""
 
@@ -149,6 +160,10 @@ EXACT: dict[str, Callable[[int, int], Made]] = {
     "f32": dense(torch.float32),
     "f16": dense(torch.float16),
     "bf16": dense(torch.bfloat16),
+    "f32-by-columns": by_columns(torch.float32),
+    "f16-by-columns-3": by_columns(torch.float16, 3),
+    "bf16-by-columns": by_columns(torch.bfloat16),
+    "bf16-by-columns-2": by_columns(torch.bfloat16, 2),
     "fp8-128": fp8(128, 128),
     "fp8-32-e8m0": fp8(32, 32, torch.float8_e8m0fnu),
     "fp8-128-bf16": fp8(128, 128, torch.bfloat16),

@@ -1,4 +1,5 @@
-// The NEON tier against the portable one: random matrices of every format, alone and as experts, and attention.
+// The NEON tier against the portable one: random matrices of every format, alone and as experts, attention alone
+// and with what stands around it, and the router.
 // Usage: neon_check [SEED]; prints the largest relative error of each kind and returns 1 where one is beyond its limit.
 #include <cmath>
 #include <cstdio>
@@ -239,6 +240,89 @@ void attention(int kv_type, int64_t window, bool sunk) {
   compare(is_short ? "attention BF16" : "attention F32", ours, theirs, 5e-6);
 }
 
+// The attention block, by its stream, its result and the cache.
+void block(const Kind& kind, int kv_type, bool full) {
+  constexpr int64_t kHidden = 128, kHeads = 4, kKvHeads = 2, kDim = 32, kTokens = 7, kLength = 60;
+  Made q, k, v, o;
+  const auto part = [&](Made& out, int64_t rows, int64_t cols) {
+    make(out, kind.format, rows, cols, kind.scale_type, kind.block, kind.zeroed, full);
+  };
+  part(q, kHeads * kDim, kHidden);
+  part(k, kKvHeads * kDim, kHidden);
+  part(v, kKvHeads * kDim, kHidden);
+  part(o, kHidden, kHeads * kDim);
+  const std::vector<float> x = floats(kTokens * kHidden), sinks = floats(kHeads), turn = floats(kTokens * kDim / 4);
+  std::vector<float> norm = floats(kHidden);
+  for (float& value : norm) value = 1.0f + 0.2f * value;
+  std::vector<float> streams[2] = {x, x}, normed[2] = {std::vector<float>(x.size()), std::vector<float>(x.size())};
+  std::vector<uint32_t> caches[2] = {std::vector<uint32_t>(2 * kKvHeads * kLength * kDim), std::vector<uint32_t>(2 * kKvHeads * kLength * kDim)};
+  for (int i = 0; i < 2; ++i) {
+    stoker_block_call c{};
+    c.tokens = kTokens;
+    c.hidden = kHidden;
+    c.heads = kHeads;
+    c.kv_heads = kKvHeads;
+    c.head_dim = kDim;
+    c.rotary_dim = kDim / 2;
+    c.x = streams[i].data();
+    c.input_norm = c.post_norm = norm.data();
+    c.q_norm = c.k_norm = full ? norm.data() : nullptr;
+    c.cosine = turn.data();
+    c.sine = turn.data();
+    c.q = &q.m;
+    c.k = &k.m;
+    c.v = &v.m;
+    c.o = &o.m;
+    c.keys = caches[i].data();
+    c.values = caches[i].data() + kKvHeads * kLength * kDim;
+    c.kv_head_stride = kLength * kDim;
+    c.kv_token_stride = kDim;
+    c.length = kLength;
+    c.kv_type = kv_type;
+    c.window = full ? 20 : 0;
+    c.eps = 1e-6f;
+    c.scale = 0.02f;
+    c.sinks = full ? sinks.data() : nullptr;
+    c.normed = normed[i].data();
+    must(stoker_attention_block(i == 0 ? neon : portable, &c), "attention block");
+  }
+  char what[64];
+  std::snprintf(what, sizeof what, "block %s", kNames[kind.format]);
+  const double limit = kind.format >= STOKER_E2M1 ? 3e-2 : kv_type == STOKER_BF16 ? 5e-3 : 1e-5;  // a cache may round to its other side
+  compare(what, streams[0], streams[1], limit);
+  compare(what, normed[0], normed[1], limit);
+  if (kv_type != STOKER_F32) return;
+  std::vector<float> kept[2];
+  for (int i = 0; i < 2; ++i) {
+    kept[i].resize(caches[i].size());
+    std::memcpy(kept[i].data(), caches[i].data(), caches[i].size() * 4);
+  }
+  compare("block's cache", kept[0], kept[1], limit);
+}
+
+void route() {
+  Made router;
+  make(router, STOKER_F32, 40, 157, 0, 0, false, true);
+  const std::vector<float> x = floats(9 * 157);
+  for (int32_t flags : {0, int32_t(STOKER_RENORMALISE)}) {
+    std::vector<int32_t> ids[2] = {std::vector<int32_t>(9 * 4), std::vector<int32_t>(9 * 4)};
+    std::vector<float> weights[2] = {std::vector<float>(9 * 4), std::vector<float>(9 * 4)};
+    for (int i = 0; i < 2; ++i) {
+      stoker_route_call c{};
+      c.tokens = 9;
+      c.top_k = 4;
+      c.x = x.data();
+      c.router = &router.m;
+      c.flags = flags;
+      c.ids = ids[i].data();
+      c.weights = weights[i].data();
+      must(stoker_route(i == 0 ? neon : portable, &c), "route");
+    }
+    if (ids[0] != ids[1]) failed = true, std::puts("route: other experts");
+    compare("route", weights[0], weights[1], 1e-5);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -251,6 +335,9 @@ int main(int argc, char** argv) {
   for (int activation = STOKER_SILU_GATE; activation <= STOKER_SILU_GATE_CLAMPED; ++activation) moe(kKinds[0], activation);
   for (int kv_type : {STOKER_F32, STOKER_BF16})
     for (int64_t window : {0, 33}) attention(kv_type, window, window == 0);
+  for (const Kind& kind : kKinds) block(kind, STOKER_F32, kind.format % 2 == 0);
+  for (bool full : {false, true}) block(kKinds[0], STOKER_BF16, full);
+  route();
   stoker_pool_destroy(neon);
   stoker_pool_destroy(portable);
   std::puts(failed ? "failed" : "all alike");

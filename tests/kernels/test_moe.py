@@ -69,7 +69,7 @@ def test_every_activation(activation: Activation, tokens: int, isa: str, kernels
     assert relative_error(y, exact_moe(layer, x, ids, weights, activation, 1.702, 0.7)) < 2e-6
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp8-32-e8m0", "mxfp4", "nvfp4", "int4-32-zeros-f16"])
+@pytest.mark.parametrize("name", ["bf16", "bf16-by-columns-2", "fp8-32-e8m0", "mxfp4", "nvfp4", "int4-32-zeros-f16"])
 @pytest.mark.parametrize("tokens", [1, 40])
 def test_every_kind_of_format(name: str, tokens: int, isa: str, kernels: Kernels) -> None:
     """Three products in a row, each with its own 5e-3 where activations are int8."""

@@ -19,6 +19,7 @@ from tests.perf.encode import ENCODINGS, Encoding, Part, Plain
 from tests.perf.layout import SCALES, Routing
 from tests.perf.shapes import Shape, config_of
 
+Attention = Literal["plain", "encoded"]
 _RECIPE = 3  # counts changes to what is drawn, so that a cache never serves another model under the same name
 
 
@@ -29,7 +30,7 @@ def make(
     layers: int,
     seed: int = 0,
     routing: Routing = "uniform",
-    attention: Literal["plain", "encoded"] = "plain",
+    attention: Attention = "plain",
 ) -> Path:
     """Write the checkpoint into `folder` and return it; one that was made from the same arguments is kept.
 

@@ -33,7 +33,7 @@ from tests.perf.job import Job
 from tests.perf.layout import Routing
 from tests.perf.routing import RoutingStatistics, check_routing, token_ids
 from tests.perf.shapes import SHAPES, Shape
-from tests.perf.synthetic import make
+from tests.perf.synthetic import Attention, make
 
 _ROOT = Path(__file__).parents[2]
 _MOST_DIFFERENT = 0.05  # of the logits' norm; rounded activations give 0.004, an expert gone missing 0.1
@@ -68,7 +68,9 @@ def main() -> None:
     results = {}
     for name in options.shape:
         shape = SHAPES[name].cut(options.layers)
-        attention = options.attention or ("plain" if shape.model_type == "gpt_oss" else "encoded")  # gpt-oss is published so
+        attention: Attention = options.attention or (
+            "plain" if shape.model_type == "gpt_oss" else "encoded"
+        )  # gpt-oss is published so
         label = f"{name}-{options.format}-{options.layers}-{options.routing}-{attention}"
         folder = make(options.folder / label, shape, options.format, options.layers, _SEED, options.routing, attention)
         twin = write_twin(folder, options.folder / f"{label}-{options.dense}.gguf", Type[options.dense.upper()])

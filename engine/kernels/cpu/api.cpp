@@ -32,7 +32,8 @@ int32_t serve(stoker_pool* pool, Fn work) noexcept {
 
 bool alike(const stoker_matrix& a, const stoker_matrix& b) {
   return a.format == b.format && a.scale_type == b.scale_type && a.rows == b.rows && a.cols == b.cols &&
-         a.block_rows == b.block_rows && a.block_cols == b.block_cols && (a.zeros == nullptr) == (b.zeros == nullptr);
+         a.block_rows == b.block_rows && a.block_cols == b.block_cols && a.element_step == b.element_step &&
+         (a.zeros == nullptr) == (b.zeros == nullptr);
 }
 
 int check_expert(const stoker_moe_call& c, const stoker_expert& expert, const stoker_expert& first) {
@@ -91,9 +92,9 @@ int check_projection(const stoker_matrix* matrix, int64_t rows, int64_t cols) {
 
 int check_block(const stoker_block_call& c) {
   for (const void* pointer : {static_cast<const void*>(c.x), static_cast<const void*>(c.input_norm), static_cast<const void*>(c.post_norm),
-                              static_cast<const void*>(c.cosine), static_cast<const void*>(c.sine), static_cast<const void*>(c.keys),
-                              static_cast<const void*>(c.values), static_cast<const void*>(c.normed)})
+                              static_cast<const void*>(c.keys), static_cast<const void*>(c.values), static_cast<const void*>(c.normed)})
     if (pointer == nullptr) return STOKER_NULL_POINTER;
+  if (c.rotary_dim > 0 && (c.cosine == nullptr || c.sine == nullptr)) return STOKER_NULL_POINTER;
   if ((c.q_norm == nullptr) != (c.k_norm == nullptr)) return STOKER_NULL_POINTER;
   if (!is_size(c.tokens, kMaxTokens) || !is_size(c.hidden, kMaxWidth)) return STOKER_BAD_SHAPE;
   if (!is_size(c.length, int64_t(1) << 32) || c.length < c.tokens) return STOKER_BAD_SHAPE;
@@ -135,6 +136,7 @@ const char* stoker_error_text(int32_t status) {
     case STOKER_BAD_OPTION: return "unknown option";
     case STOKER_ISA_UNAVAILABLE: return "this processor lacks the instruction set";
     case STOKER_OUT_OF_MEMORY: return "the system refused memory or a thread";
+    case STOKER_BAD_SCALE: return "a scale is no finite number";
     default: return "unknown error";
   }
 }
@@ -162,6 +164,16 @@ const char* stoker_pool_isa(const stoker_pool* pool) { return pool == nullptr ? 
 
 int32_t stoker_check(const stoker_matrix* matrix) {
   return matrix == nullptr ? STOKER_NULL_POINTER : stoker::check_matrix(*matrix);
+}
+
+int32_t stoker_check_scales(const stoker_expert* expert) {
+  if (expert == nullptr) return STOKER_NULL_POINTER;
+  for (const stoker_matrix* matrix : {&expert->gate, &expert->up, &expert->down}) {
+    if (matrix == &expert->gate && matrix->data == nullptr) continue;
+    if (const int status = stoker::check_matrix(*matrix)) return status;
+    if (const int status = stoker::check_numbers(*matrix)) return status;
+  }
+  return STOKER_OK;
 }
 
 int32_t stoker_linear(stoker_pool* pool, const float* x, int64_t tokens, const stoker_matrix* matrix, int32_t flags, float* y) {

@@ -15,6 +15,27 @@ struct StepDot {
   static F mac(F acc, Weight w, Weight x) { return _mm512_dpbf16_ps(acc, w, x); }
 };
 
+// FP8 weights as they are: a few tokens read them too seldom to unpack them first.
+struct StepE4m3Dot {
+  using X = uint16_t;
+  struct Weight {
+    __m512bh part[2];
+  };
+  static constexpr int kCols = 64, kBytes = 1;
+  static Weight load_weight(const uint8_t* p) {
+    __m512i first, second;
+    e4m3_to_bf16(_mm512_loadu_si512(p), first, second);
+    return {{(__m512bh)first, (__m512bh)second}};
+  }
+  static Weight load_x(const X* p) {  // in the same order
+    const __m512i low = _mm512_loadu_si512(p), high = _mm512_loadu_si512(p + 32);
+    return {{(__m512bh)_mm512_shuffle_i32x4(low, high, 0x88), (__m512bh)_mm512_shuffle_i32x4(low, high, 0xdd)}};
+  }
+  static F mac(F acc, const Weight& w, const Weight& x) {
+    return _mm512_dpbf16_ps(_mm512_dpbf16_ps(acc, w.part[0], x.part[0]), w.part[1], x.part[1]);
+  }
+};
+
 inline void store_bf16(F low, F high, char* out) { _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(high, low)); }
 
 void prepare_bf16(const float* x, int64_t begin, int64_t end, char* out) {
@@ -51,12 +72,72 @@ void unpack_row(const stoker_matrix& m, int64_t row, char* out) {
   }
 }
 
+constexpr int64_t kFewE4m3 = 8;  // tokens for which FP8 is used as it is
+
+// FP8 with a scale for each 32 columns of a row, MXFP8, in whole steps.
+template <int R, int T>
+void scaled_rows(const Rows& job, const uint8_t* const* w, const float* scales, int64_t row, int64_t token) {
+  const stoker_matrix& m = *job.matrix;
+  const __m512i halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);  // columns of a lane, as `first` and `second`
+  const uint16_t* x[T];
+  for (int t = 0; t < T; ++t) x[t] = reinterpret_cast<const uint16_t*>(job.operand(token + t));
+  F total[R][T];
+  for (auto& of_row : total)
+    for (F& lane : of_row) lane = zero();
+  for (int64_t col = 0; col < m.cols; col += 64) {
+    StepE4m3Dot::Weight weight[R];
+    F scale[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      if constexpr (T == 1) prefetch(w[r] + col + R * m.row_stride);
+      weight[r] = StepE4m3Dot::load_weight(w[r] + col);
+      scale[r] = _mm512_permutexvar_ps(halves, _mm512_castpd_ps(_mm512_set1_pd(read<double>(scales + (r * m.cols + col) / 32))));
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < T; ++t) {
+      const StepE4m3Dot::Weight xs = StepE4m3Dot::load_x(x[t] + col);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) total[r][t] = fma(StepE4m3Dot::mac(zero(), weight[r], xs), scale[r], total[r][t]);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int t = 0; t < T; ++t) *job.result(token + t, row + r) = sum(total[r][t]) * kE4m3Lift;
+}
+
+template <int R>
+void scaled_rows(const Rows& job, int64_t row, char* scratch) {
+  const stoker_matrix& m = *job.matrix;
+  const int64_t units = m.cols / 32;
+  float* scales = reinterpret_cast<float*>(scratch);
+  const uint8_t* w[R];
+  for (int r = 0; r < R; ++r) {
+    w[r] = row_of(m, row + r);
+    spread_packed(m, reinterpret_cast<const uint8_t*>(scale_at(m, row + r, 0)), units, scales + r * units);
+  }
+  int64_t token = 0;
+  for (; token + 4 <= job.tokens; token += 4) scaled_rows<R, 4>(job, w, scales, row, token);
+  for (; token < job.tokens; ++token) scaled_rows<R, 1>(job, w, scales, row, token);
+}
+
+bool is_mxfp8(const stoker_matrix& m) {
+  return m.block_cols == 32 && m.cols % 64 == 0 && m.scale_col_stride == bytes_of_scale(m.scale_type);
+}
+
+void e4m3_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
+  if (!is_mxfp8(*job.matrix)) return dot_matrix<StepE4m3Dot, 4, 4>(job, begin, end);
+  int64_t row = begin;
+  for (; row + 4 <= end; row += 4) scaled_rows<4>(job, row, scratch);
+  for (; row < end; ++row) scaled_rows<1>(job, row, scratch);
+}
+
 constexpr int64_t kUnpacked = 16;  // rows, whose bf16 values stay in the second-level cache for all tokens
 
-int64_t bf16_scratch_bytes(const stoker_matrix& m) { return kUnpacked * operand_bytes(Operand::kBf16, m.cols); }
+int64_t bf16_scratch_bytes(const stoker_matrix& m) { return kUnpacked * operand_bytes(Operand::kBf16, m.cols); }  // holds scales too
 
 void bf16_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
   if (job.matrix->format == STOKER_BF16) return dot_matrix<StepDot, kTileRows, kTileTokens>(job, begin, end);
+  const bool whole = job.matrix->block_cols % 64 == 0 || job.matrix->block_cols >= job.matrix->cols || is_mxfp8(*job.matrix);
+  if (job.matrix->format == STOKER_E4M3 && job.tokens <= kFewE4m3 && whole) return e4m3_rows(job, begin, end, scratch);
   stoker_matrix plain = *job.matrix;
   plain.format = STOKER_BF16;
   plain.scale_type = STOKER_SCALE_NONE;

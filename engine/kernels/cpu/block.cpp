@@ -95,7 +95,8 @@ class Block {
     }
     pool_.each(cut.count, [&](int64_t task, int thread) {
       Rows job = jobs[pieces[task].group];
-      if (const int64_t after = pool_.upcoming(thread); after >= 0) {
+      const int64_t after = pool_.upcoming(thread);
+      if (after >= 0 && share(*job.matrix, *matrices_[pieces[after].group])) {
         job.next = matrices_[pieces[after].group];
         job.next_row = pieces[after].begin;
       }
@@ -122,10 +123,13 @@ class Block {
 
   void keep(const float* from, void* cache, int64_t at) const {
     if (c_.kv_type == STOKER_F32) {
-      memcpy(static_cast<float*>(cache) + at, from, size_t(c_.head_dim) * 4);
+      memcpy(static_cast<char*>(cache) + at * 4, from, size_t(c_.head_dim) * 4);
     } else {
-      uint16_t* to = static_cast<uint16_t*>(cache) + at;
-      for (int64_t d = 0; d < c_.head_dim; ++d) to[d] = to_bf16(from[d]);
+      char* to = static_cast<char*>(cache) + at * 2;
+      for (int64_t d = 0; d < c_.head_dim; ++d) {
+        const uint16_t bits = to_bf16(from[d]);
+        memcpy(to + d * 2, &bits, 2);
+      }
     }
   }
 

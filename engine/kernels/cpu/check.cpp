@@ -1,12 +1,15 @@
 #include "check.h"
 
 #include <cstdint>
+#include <cstring>
+#include <utility>
 
 namespace stoker {
 namespace {
 
 constexpr int64_t kLimit = int64_t(1) << 36;  // of a stride, so that its product with an index fits 64 bits
 constexpr int64_t kMaxDimension = int64_t(1) << 24;
+constexpr int32_t kMaxElementStep = 1024;
 
 bool in_range(int64_t value, int64_t limit) { return value > 0 && value <= limit; }
 
@@ -21,6 +24,12 @@ bool is_nibble(int format) { return format >= STOKER_E2M1; }
 bool by_columns(int format) { return format == STOKER_INT4_GPTQ || format == STOKER_INT4_AWQ; }
 
 int check_data(const stoker_matrix& m) {
+  if (m.element_step != 0) {
+    if (m.format > STOKER_BF16) return STOKER_BAD_FORMAT;
+    if (m.element_step < 0 || m.element_step > kMaxElementStep) return STOKER_BAD_STRIDE;
+    const int64_t size = m.format == STOKER_F32 ? 4 : 2;
+    return check_extent(m.cols, ((m.rows - 1) * m.element_step + 1) * size, m.row_stride, m.data_bytes);
+  }
   switch (m.format) {
     case STOKER_F32: return check_extent(m.rows, m.cols * 4, m.row_stride, m.data_bytes);
     case STOKER_F16:
@@ -75,7 +84,51 @@ int check_bias(const stoker_matrix& m) {
   return m.bias_stride >= scale_size(m.bias_type) && m.bias_stride <= kLimit ? STOKER_OK : STOKER_BAD_STRIDE;
 }
 
+// Whether any of `count` codes, without their sign, is at least `first_bad`: written so that compilers make vectors of it.
+template <class Code>
+bool any_from(const char* data, int64_t count, Code sign, Code first_bad) {
+  Code found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Code code;
+    memcpy(&code, data + i * int64_t(sizeof code), sizeof code);
+    found = Code(found | Code((code & Code(~sign)) >= first_bad));
+  }
+  return found != 0;
+}
+
+bool any_unusable(int type, const char* scales, int64_t count) {
+  switch (type) {
+    case STOKER_SCALE_F32: return any_from<uint32_t>(scales, count, 0x80000000u, 0x7f800000u);
+    case STOKER_SCALE_BF16: return any_from<uint16_t>(scales, count, 0x8000, 0x7f80);
+    case STOKER_SCALE_F16: return any_from<uint16_t>(scales, count, 0x8000, 0x7c00);
+    case STOKER_SCALE_E8M0: return any_from<uint8_t>(scales, count, 0, 0xff);
+    default: return any_from<uint8_t>(scales, count, 0x80, 0x7f);
+  }
+}
+
 }  // namespace
+
+int check_numbers(const stoker_matrix& m) {
+  const int64_t size = scale_size(m.scale_type);
+  if (size == 0) return STOKER_OK;
+  const char* scales = static_cast<const char*>(m.scales);
+  int64_t outer = (m.rows + m.block_rows - 1) / m.block_rows, inner = (m.cols + m.block_cols - 1) / m.block_cols;
+  int64_t outer_stride = m.scale_row_stride, inner_stride = m.scale_col_stride;
+  if (inner > 1 && inner_stride != size) {
+    std::swap(outer, inner);
+    std::swap(outer_stride, inner_stride);
+  }
+  if (inner > 1 && inner_stride != size) {  // neither direction is dense
+    for (int64_t o = 0; o < outer; ++o)
+      for (int64_t i = 0; i < inner; ++i)
+        if (any_unusable(m.scale_type, scales + o * outer_stride + i * inner_stride, 1)) return STOKER_BAD_SCALE;
+    return STOKER_OK;
+  }
+  if (outer_stride == inner * size) inner *= std::exchange(outer, 1);
+  for (int64_t o = 0; o < outer; ++o)
+    if (any_unusable(m.scale_type, scales + o * outer_stride, inner)) return STOKER_BAD_SCALE;
+  return STOKER_OK;
+}
 
 int scale_size(int scale_type) {
   switch (scale_type) {

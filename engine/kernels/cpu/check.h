@@ -1,4 +1,4 @@
-// Says what is wrong with a matrix before anything of it is read.
+// Says what is wrong with a matrix before a kernel reads it.
 #pragma once
 
 #include "stoker_kernels.h"
@@ -6,6 +6,7 @@
 namespace stoker {
 
 int check_matrix(const stoker_matrix& matrix);
+int check_numbers(const stoker_matrix& matrix);  // its scales are finite; of a checked matrix
 int scale_size(int scale_type);  // bytes; 0 for none, -1 for unknown
 
 }  // namespace stoker

@@ -51,7 +51,7 @@ class Layer {
     order_at_ = layout.take(slots * 4);
     token_at_ = layout.take(slots * 4);
     start_at_ = layout.take((c_.num_experts + 1) * 4);
-    groups_at_ = layout.take(std::min(slots, c_.num_experts) * int64_t(sizeof(Group)));
+    groups_at_ = layout.take((c_.tokens == 1 ? slots : std::min(slots, c_.num_experts)) * int64_t(sizeof(Group)));
     if (c_.outputs == nullptr) outputs_at_ = layout.take(slots * c_.hidden * 4);
     if (any_ != nullptr) {
       // The same kind for every expert of the layer, by how many tokens an expert would have if all were routed alike: what
@@ -74,7 +74,7 @@ class Layer {
     down_bytes_ = row_bytes(any().down);
     const Pieces ups = cutter(c_.intermediate, up_bytes_), downs = cutter(c_.hidden, down_bytes_);
     tile_at_ = align64(std::max(tier_.scratch_bytes(any().up), tier_.scratch_bytes(any().down)));
-    tile_floats_ = std::min(kTokens, c_.tokens) * std::min(ups.most_rows(up_bytes_), c_.intermediate);
+    tile_floats_ = std::min(kTokens, num_assigned_) * std::min(ups.most_rows(up_bytes_), c_.intermediate);
     const int64_t local = align64(tile_at_ + 3 * tile_floats_ * 4);
     const int64_t most = std::max(ups.most_pieces(num_groups_, c_.intermediate, up_bytes_),
                                   downs.most_pieces(num_groups_, c_.hidden, down_bytes_));
@@ -92,7 +92,7 @@ class Layer {
     int32_t* start = pool_.shared.at<int32_t>(start_at_);
     groups_ = pool_.shared.at<Group>(groups_at_);
     const int64_t slots = c_.tokens * c_.top_k;
-    if (c_.tokens == 1) {  // each expert once: as they come
+    if (c_.tokens == 1) {  // as they come: one that is named twice is computed twice
       for (int64_t i = 0; i < slots; ++i) {
         if (c_.ids[i] < 0) continue;
         order[num_assigned_] = int32_t(i);

@@ -9,6 +9,8 @@ namespace {
 constexpr bool kHasQ8 = false;
 int64_t q8_scratch_bytes(const stoker_matrix&) { return 0; }
 void q8_rows(const Rows&, int64_t, int64_t, char*) {}
+constexpr int64_t kWordScratch = 0;
+void word_rows(const Rows&, int64_t, int64_t, char*) {}
 
 }  // namespace
 }  // namespace stoker

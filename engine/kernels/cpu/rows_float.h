@@ -31,7 +31,8 @@ struct StepE4m3 : StepF32 {
 
 // acc[r][t] += row r times token t over columns begin to end.
 template <class S, int R, int T>
-inline void dot(const uint8_t* const* w, const typename S::X* const* x, int64_t ahead, int64_t begin, int64_t end, F (&acc)[R][T]) {
+inline void dot(const uint8_t* const* w, const typename S::X* const* x, const uint8_t* const* ahead, int64_t begin, int64_t end,
+                F (&acc)[R][T]) {
   const auto step = [&](const uint8_t* const* row, const typename S::X* const* token, int64_t col) {
     typename S::Weight weight[R];
 #pragma GCC unroll 8
@@ -47,7 +48,7 @@ inline void dot(const uint8_t* const* w, const typename S::X* const* x, int64_t 
   for (; col + S::kCols <= end; col += S::kCols) {
     if constexpr (T == 1) {
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) prefetch(w[r] + col * S::kBytes + ahead);
+      for (int r = 0; r < R; ++r) prefetch(ahead[r] + col * S::kBytes);
     }
     step(w, x, col);
   }
@@ -75,7 +76,7 @@ inline float block_scale(const stoker_matrix& m, int64_t row, int64_t col) {
 }
 
 template <class S, int R, int T>
-void dot_rows(const Rows& job, const uint8_t* const* w, int64_t row, int64_t token) {
+void dot_rows(const Rows& job, const uint8_t* const* w, const uint8_t* const* ahead, int64_t row, int64_t token) {
   const stoker_matrix& m = *job.matrix;
   const bool scaled = m.scale_type != STOKER_SCALE_NONE;
   const bool alike = scaled && row / m.block_rows == (row + R - 1) / m.block_rows;  // all rows in one block
@@ -94,7 +95,7 @@ void dot_rows(const Rows& job, const uint8_t* const* w, int64_t row, int64_t tok
     F acc[R][T];
     for (auto& of_row : acc)
       for (F& lane : of_row) lane = zero();
-    dot<S, R, T>(w, x, R * m.row_stride, begin, end, acc);
+    dot<S, R, T>(w, x, ahead, begin, end, acc);
     float scale = scaled ? block_scale(m, row, begin) : 1.0f;
     for (int r = 0; r < R; ++r) {
       if (r > 0 && scaled && !alike) scale = block_scale(m, row + r, begin);
@@ -106,10 +107,10 @@ void dot_rows(const Rows& job, const uint8_t* const* w, int64_t row, int64_t tok
 }
 
 template <class S, int R, int Most>
-void dot_tokens(const Rows& job, const uint8_t* const* w, int64_t row, int64_t begin, int64_t end) {
-  for (; begin + Most <= end; begin += Most) dot_rows<S, R, Most>(job, w, row, begin);
+void dot_tokens(const Rows& job, const uint8_t* const* w, const uint8_t* const* ahead, int64_t row, int64_t begin, int64_t end) {
+  for (; begin + Most <= end; begin += Most) dot_rows<S, R, Most>(job, w, ahead, row, begin);
   if constexpr (Most > 1) {
-    if (begin < end) dot_tokens<S, R, Most - 1>(job, w, row, begin, end);
+    if (begin < end) dot_tokens<S, R, Most - 1>(job, w, ahead, row, begin, end);
   }
 }
 
@@ -122,13 +123,16 @@ void dot_matrix(const Rows& job, int64_t begin, int64_t end) {
     const int64_t last = job.tokens - token < kTokenBlock ? job.tokens : token + kTokenBlock;
     int64_t row = begin;
     for (; row + R <= end; row += R) {
-      const uint8_t* w[R];
-      for (int r = 0; r < R; ++r) w[r] = row_of(m, row + r);
-      dot_tokens<S, R, T>(job, w, row, token, last);
+      const uint8_t *w[R], *ahead[R];
+      for (int r = 0; r < R; ++r) {
+        w[r] = row_of(m, row + r);
+        ahead[r] = row + 2 * R > end && job.next != nullptr ? row_of(*job.next, job.next_row + r) : w[r] + R * m.row_stride;
+      }
+      dot_tokens<S, R, T>(job, w, ahead, row, token, last);
     }
     for (; row < end; ++row) {
       const uint8_t* w = row_of(m, row);
-      dot_tokens<S, 1, T>(job, &w, row, token, last);
+      dot_tokens<S, 1, T>(job, &w, &w, row, token, last);
     }
   }
 }
@@ -148,8 +152,11 @@ void float_rows(const Rows& job, int64_t begin, int64_t end) {
     case STOKER_F32: return float_rows<StepF32>(job, begin, end);
     case STOKER_F16: return float_rows<StepF16>(job, begin, end);
     case STOKER_BF16: return float_rows<StepBf16>(job, begin, end);
-    default: return job.tokens == 1 ? dot_matrix<StepE4m3One, 4, 1>(job, begin, end) : float_rows<StepE4m3>(job, begin, end);
+    default: break;
   }
+  const bool whole = job.matrix->block_cols % StepE4m3One::kCols == 0 || job.matrix->block_cols >= job.matrix->cols;
+  if (job.tokens == 1 && whole) return dot_matrix<StepE4m3One, 4, 1>(job, begin, end);
+  float_rows<StepE4m3>(job, begin, end);
 }
 
 // Any format, by way of one row of floats: what a tier without a kernel of its own falls back to.
@@ -164,7 +171,7 @@ void decoded_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
   const uint8_t* w = reinterpret_cast<const uint8_t*>(scratch);
   for (int64_t row = begin; row < end; ++row) {
     decode_row(*job.matrix, row, row_values);
-    dot_tokens<StepF32, 1, kTileTokens>(one, &w, row, 0, job.tokens);
+    dot_tokens<StepF32, 1, kTileTokens>(one, &w, &w, row, 0, job.tokens);
   }
 }
 

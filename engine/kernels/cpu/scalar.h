@@ -97,7 +97,7 @@ inline int nibble_of(const stoker_matrix& m, int64_t row, int64_t col) {
 }
 
 // One row of any format as floats: the slow way that is right for all.
-inline void decode_row(const stoker_matrix& m, int64_t row, float* out) {
+inline void decode_row(const stoker_matrix& m, int64_t row, float* out) {  // but for those stored by columns
   const uint8_t* data = row_of(m, row);
   if (m.format == STOKER_F32) {
     memcpy(out, data, size_t(m.cols) * 4);

@@ -40,21 +40,12 @@ inline int64_t bytes_of_scale(int type) {
   return type == STOKER_SCALE_F32 ? 4 : type == STOKER_SCALE_BF16 || type == STOKER_SCALE_F16 ? 2 : 1;
 }
 
-// Scales of `row` times everything constant, cols / unit of them; writes up to W - 1 more.
-inline void spread_scales(const stoker_matrix& m, int64_t row, float* out) {
-  const int64_t groups = m.cols / m.block_cols, repeat = m.block_cols / scale_unit(m), size = bytes_of_scale(m.scale_type);
-  if (groups > 1 && m.scale_col_stride != size) {
-    for (int64_t group = 0; group < groups; ++group) {
-      const float scale = scale_value(m.scale_type, scale_at(m, row, group)) * code_scale(m);
-      for (int64_t i = 0; i < repeat; ++i) *out++ = scale;
-    }
-    return;
-  }
-  // Decoded to the end of their room, then repeated from its start: a write never passes what is still to be read.
-  const float* decoded = out + groups * (repeat - 1);
-  spread_packed(m, reinterpret_cast<const uint8_t*>(scale_at(m, row, 0)), groups, out + groups * (repeat - 1));
-  if (repeat == 1) return;
-  for (int64_t group = 0; group < groups; ++group) {
+// `groups` scales that were decoded to the end of their room, each repeated: a write never passes what is still to be read.
+inline void repeat_scales(const float* decoded, int64_t groups, int64_t repeat, float* out) {
+  int64_t group = 0;
+  if (repeat == 4)
+    for (; group + W / 4 <= groups; group += W / 4, out += W) store(out, four_times(decoded + group));
+  for (; group < groups; ++group) {
     const float scale = decoded[group];
     int64_t i = 0;
     for (const float four[4] = {scale, scale, scale, scale}; i + 4 <= repeat; i += 4, out += 4) memcpy(out, four, 16);
@@ -62,26 +53,53 @@ inline void spread_scales(const stoker_matrix& m, int64_t row, float* out) {
   }
 }
 
-// The same of `count` rows, one after the other without padding. Where they lie so in the checkpoint, that is one sweep.
+// Scales of `count` rows times everything constant, cols / unit of each, one row after the other; writes up to W - 1 more. Where
+// rows lie so in the checkpoint too, that is one sweep.
 inline void spread_rows(const stoker_matrix& m, int64_t row, int64_t count, float* out) {
-  const int64_t units = m.cols / scale_unit(m), size = bytes_of_scale(m.scale_type);
-  const bool in_sequence = m.block_cols == scale_unit(m) && m.scale_col_stride == size && m.scale_row_stride == units * size;
-  if (in_sequence) {
-    spread_packed(m, reinterpret_cast<const uint8_t*>(scale_at(m, row, 0)), units * count, out);
+  const int64_t groups = m.cols / m.block_cols, repeat = m.block_cols / scale_unit(m), size = bytes_of_scale(m.scale_type);
+  if (groups > 1 && m.scale_col_stride != size) {
+    for (int64_t r = row; r < row + count; ++r)
+      for (int64_t group = 0; group < groups; ++group) {
+        const float scale = scale_value(m.scale_type, scale_at(m, r, group)) * code_scale(m);
+        for (int64_t i = 0; i < repeat; ++i) *out++ = scale;
+      }
     return;
   }
-  for (int64_t r = 0; r < count; ++r) spread_scales(m, row + r, out + r * units);
+  const int64_t together = m.scale_row_stride == groups * size ? count : 1;  // rows
+  for (int64_t r = 0; r < count; r += together, out += together * groups * repeat) {
+    float* decoded = out + together * groups * (repeat - 1);
+    spread_packed(m, reinterpret_cast<const uint8_t*>(scale_at(m, row + r, 0)), together * groups, decoded);
+    if (repeat > 1) repeat_scales(decoded, together * groups, repeat, out);
+  }
 }
 
-// What to add to the stored codes of `row` to make them `kInt4ZeroedBias` above the weight, per 32 columns.
+inline void spread_scales(const stoker_matrix& m, int64_t row, float* out) { spread_rows(m, row, 1, out); }
+
+// What to add to the stored codes of `row` to make them `kInt4ZeroedBias` above the weight, a byte per 32 columns; writes up to
+// 4 W - 1 more.
 inline void spread_zeros(const stoker_matrix& m, int64_t row, uint8_t* out) {
   const int64_t groups = m.cols / m.block_cols, repeat = m.block_cols / 32, shift = row % 8 * 4;
-  const char* words = static_cast<const char*>(m.zeros) + row / 8 * m.zero_stride;
-  for (int64_t group = 0; group < groups; ++group) {
-    const uint8_t lift = uint8_t(kInt4ZeroedBias - m.zero_offset - int(read<uint32_t>(words + group * 4) >> shift & 15));
-    int64_t i = 0;
-    for (const uint32_t four = 0x01010101u * lift; i + 4 <= repeat; i += 4, out += 4) memcpy(out, &four, 4);
-    for (; i < repeat; ++i) *out++ = lift;
+  const uint8_t* words = static_cast<const uint8_t*>(m.zeros) + row / 8 * m.zero_stride;
+  for (int64_t group = 0; group < groups; group += W) {
+    const int64_t count = groups - group < W ? groups - group : W;
+    const I stored = count == W ? load_int(words + group * 4) : load_int_part(words + group * 4, count * 4);
+    const I lifts = lifts_of(stored, int(shift), kInt4ZeroedBias - m.zero_offset);  // four times in each lane
+    if (repeat == 1) {
+      store_bytes(out + group, lifts);
+      continue;
+    }
+    uint32_t four[W];
+    store_int(four, lifts);
+    if (repeat == 4) {
+      memcpy(out + group * 4, four, sizeof four);
+      continue;
+    }
+    uint8_t* to = out + group * repeat;
+    for (int64_t g = 0; g < count; ++g) {
+      int64_t i = 0;
+      for (; i + 4 <= repeat; i += 4, to += 4) memcpy(to, four + g, 4);
+      for (; i < repeat; ++i) *to++ = uint8_t(four[g]);
+    }
   }
 }
 

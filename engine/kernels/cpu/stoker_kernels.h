@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define STOKER_ABI_VERSION 2
+#define STOKER_ABI_VERSION 3
 
 enum stoker_status {
   STOKER_OK = 0,
@@ -32,7 +32,8 @@ enum stoker_status {
   STOKER_BAD_INDEX,       /* expert id outside the table */
   STOKER_BAD_OPTION,      /* unknown ISA, activation or flag; thread count out of range */
   STOKER_ISA_UNAVAILABLE, /* this processor lacks the ISA that was asked for */
-  STOKER_OUT_OF_MEMORY
+  STOKER_OUT_OF_MEMORY,
+  STOKER_BAD_SCALE /* NaN or infinite */
 };
 
 enum stoker_isa { STOKER_ISA_BEST = 0, STOKER_ISA_PORTABLE, STOKER_ISA_AVX2, STOKER_ISA_AVX512, STOKER_ISA_AVX512_BF16, STOKER_ISA_NEON };
@@ -70,7 +71,8 @@ typedef struct stoker_matrix {
   int32_t bias_type; /* STOKER_SCALE_F32, _BF16 or _F16 */
   float global_scale;
   int32_t zero_offset; /* added to stored zero points: 1 for GPTQ version 1, else 0 */
-  int32_t reserved;    /* 0 */
+  int32_t element_step; /* 0: as above. Else F32, F16 or BF16 stored [cols, rows]: row_stride is that of a column, and successive
+                           rows lie this many elements apart, 2 where those of two matrices alternate */
 } stoker_matrix;
 
 enum stoker_activation {
@@ -134,7 +136,7 @@ typedef struct stoker_block_call {
   float* x;                              /* [tokens, hidden], in place */
   const float *input_norm, *post_norm;   /* [hidden] */
   const float *q_norm, *k_norm;          /* [head_dim], or NULL both */
-  const float *cosine, *sine;            /* [tokens, rotary_dim / 2] */
+  const float *cosine, *sine;            /* [tokens, rotary_dim / 2]; may be NULL where that is 0 */
   const stoker_matrix *q, *k, *v, *o;
   void *keys, *values; /* [kv_heads, at least length, head_dim] by strides in elements */
   int64_t kv_head_stride, kv_token_stride, length;
@@ -170,6 +172,7 @@ STOKER_API const char* stoker_pool_isa(const stoker_pool* pool);
 STOKER_API int32_t stoker_isa_available(int32_t isa);
 
 STOKER_API int32_t stoker_check(const stoker_matrix* matrix); /* what a call would say about this matrix */
+STOKER_API int32_t stoker_check_scales(const stoker_expert* expert);  /* reads them all: the same, or STOKER_BAD_SCALE */
 
 /* y [tokens, rows] = x [tokens, cols] times the matrix transposed, plus its bias. */
 STOKER_API int32_t stoker_linear(stoker_pool* pool, const float* x, int64_t tokens, const stoker_matrix* matrix, int32_t flags, float* y);

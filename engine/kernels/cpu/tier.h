@@ -49,7 +49,8 @@ struct Rows {
   float* y;  // row r of token t goes to y[y_stride * (y_index ? y_index[t] : t) + r - y_first]
   int64_t y_stride, y_first;
   const int32_t* y_index;
-  const stoker_matrix* next = nullptr;  // what this thread reads afterwards, from row `next_row` on: a hint to fetch it ahead
+  // What this thread reads afterwards, from row `next_row` on, of the same format: a hint to fetch it ahead.
+  const stoker_matrix* next = nullptr;
   int64_t next_row = 0;
 
   const char* operand(int64_t token) const { return x + x_stride * (x_index ? x_index[token] : token); }

@@ -2,7 +2,11 @@
 #include "tier.h"
 
 #if defined(__AVX2__)
+#include "ints_avx2.h"
+
 #include "q8_avx2.h"
+
+#include "words4.h"
 
 namespace stoker {
 namespace {

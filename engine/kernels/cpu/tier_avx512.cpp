@@ -7,7 +7,11 @@
 #endif
 
 #if defined(__AVX512VNNI__)
+#include "ints_avx512.h"
+
 #include "q8_avx512.h"
+
+#include "words4.h"
 
 namespace stoker {
 namespace {

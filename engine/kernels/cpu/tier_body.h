@@ -4,6 +4,7 @@
 #include "activate.h"
 #include "attend.h"
 #include "frame.h"
+#include "rows_columns.h"
 #include "rows_float.h"
 
 namespace stoker {
@@ -19,14 +20,16 @@ void prepare_bf16(const float*, int64_t, int64_t, char*) {}
 // Below this many tokens the memory is the limit, and fp32 activations cost nothing.
 constexpr int64_t kFewTokens = 4;
 
-bool has_q8(const stoker_matrix& m) {
-  return kHasQ8 && (m.format == STOKER_E2M1 || m.format == STOKER_INT4);
-}
+bool has_q8(const stoker_matrix& m) { return kHasQ8 && m.format >= STOKER_E2M1; }
+bool in_words(const stoker_matrix& m) { return m.format >= STOKER_INT4_GPTQ; }
 
 Operand operand(const stoker_matrix& m, int64_t tokens, bool fast) {
+  if (m.element_step != 0) return Operand::kF32;
   if (has_q8(m)) return Operand::kQ8;
-  const bool is_short = m.format == STOKER_F16 || m.format == STOKER_BF16 || m.format == STOKER_E4M3;
-  return kHasBf16 && fast && is_short && tokens >= kFewTokens ? Operand::kBf16 : Operand::kF32;
+  if (!kHasBf16 || !fast) return Operand::kF32;
+  if (m.format == STOKER_E4M3) return Operand::kBf16;  // at any number: in fp32 the processor, not the memory, would be the limit
+  const bool is_short = m.format == STOKER_F16 || m.format == STOKER_BF16;
+  return is_short && tokens >= kFewTokens ? Operand::kBf16 : Operand::kF32;
 }
 
 void prepare(Operand kind, const stoker_matrix& consumer, const float* x, int64_t begin, int64_t end, char* out) {
@@ -43,13 +46,15 @@ void prepare(Operand kind, const stoker_matrix& consumer, const float* x, int64_
 }
 
 int64_t scratch_bytes(const stoker_matrix& m) {
-  if (has_q8(m)) return q8_scratch_bytes(m);
+  if (m.element_step != 0) return column_scratch_bytes(m);
+  if (has_q8(m)) return in_words(m) ? kWordScratch : q8_scratch_bytes(m);
   const int64_t row = blocks_of(m.cols, 16) * 64, bf16 = bf16_scratch_bytes(m);
   return bf16 > row ? bf16 : row;
 }
 
 void rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
-  if (job.kind == Operand::kQ8) return q8_rows(job, begin, end, scratch);
+  if (job.matrix->element_step != 0) return column_rows(job, begin, end, scratch);
+  if (job.kind == Operand::kQ8) return in_words(*job.matrix) ? word_rows(job, begin, end, scratch) : q8_rows(job, begin, end, scratch);
   if (job.kind == Operand::kBf16) return bf16_rows(job, begin, end, scratch);
   if (job.matrix->format >= STOKER_E2M1) return decoded_rows(job, begin, end, scratch);
   float_rows(job, begin, end);
