@@ -114,9 +114,7 @@ class ExpertBinder:
         """Gate, up and down of an expert whose runs have been read into `memory`, uint8 [stride]."""
         return self._assemble(self._parts(layer, expert, memory))
 
-    def bind_slot(
-        self, layer: int, expert: int, memory: torch.Tensor, table: ExpertTable, slot: int, kernels: Kernels
-    ) -> None:
+    def bind_slot(self, layer: int, expert: int, memory: torch.Tensor, table: ExpertTable, slot: int, kernels: Kernels) -> None:
         """The same as an entry of `table`.
 
         The first time its contents are looked at too; files do not change. Raises `EngineError` naming what no kernel can use.

@@ -39,7 +39,9 @@ def kernel_errors() -> list[KernelError]:
         layer = _layer(name)
         kinds = {False: "int8"} if weight.format in _INT8 else {False: "fp32", True: "bf16"}
         for tokens, fast in ((1, False), (64, False), (1, True), (64, True)):
-            is_rounded = weight.format == Format.E4M3 or (tokens > 1 and weight.format != Format.F32 and not weight.element_step)
+            is_rounded = weight.format == Format.E4M3 or (
+                tokens > 1 and weight.format != Format.F32 and not weight.element_step
+            )
             if fast and (True not in kinds or not is_rounded):
                 continue
             kind = kinds[fast]
