@@ -78,18 +78,27 @@ def make_case(case: Case) -> tuple[AttentionSpec, AttentionSpec, Exact]:
     width, kv_width = case.heads * case.head_dim, case.kv_heads * case.head_dim
     shapes = ((width, case.hidden), (kv_width, case.hidden), (kv_width, case.hidden), (case.hidden, width))
     parts = [made(name, *shape, case.biases) for name, shape in zip(case.formats, shapes, strict=True)]
-    if parts[0][0].scales is None:  # unit variance
-        parts = [(weight, values) for weight, values in parts]
-    norms = {"input_norm": torch.rand(case.hidden) + 0.5, "post_norm": torch.rand(case.hidden) + 0.5}
-    if case.head_norms:
-        norms |= {"q_norm": torch.rand(case.head_dim) + 0.5, "k_norm": torch.rand(case.head_dim) + 0.5}
-    if case.sinks:
-        norms["sinks"] = torch.randn(case.heads)
+    (q, _), (k, _), (v, _), (o, _) = parts
     spec = AttentionSpec(
-        *(weight for weight, _ in parts), case.heads, case.kv_heads, case.head_dim, eps=EPS,
-        scale=0.5 / case.head_dim, window=case.window, softcap=case.softcap, **norms,
+        q, k, v, o, case.heads, case.kv_heads, case.head_dim,
+        input_norm=torch.rand(case.hidden) + 0.5,
+        post_norm=torch.rand(case.hidden) + 0.5,
+        eps=EPS,
+        scale=0.5 / case.head_dim,
+        q_norm=torch.rand(case.head_dim) + 0.5 if case.head_norms else None,
+        k_norm=torch.rand(case.head_dim) + 0.5 if case.head_norms else None,
+        sinks=torch.randn(case.heads) if case.sinks else None,
+        window=case.window,
+        softcap=case.softcap,
     )  # fmt: skip
-    exact = replace(spec, **{name: tensor.double() for name, tensor in norms.items()})
+    exact = replace(
+        spec,
+        input_norm=spec.input_norm.double(),
+        post_norm=spec.post_norm.double(),
+        q_norm=None if spec.q_norm is None else spec.q_norm.double(),
+        k_norm=None if spec.k_norm is None else spec.k_norm.double(),
+        sinks=None if spec.sinks is None else spec.sinks.double(),
+    )
     return spec, exact, Exact({id(weight): values for weight, values in parts})
 
 
@@ -110,9 +119,9 @@ def test_against_float64(name: str, tokens: int, start: int, isa: str, kernels: 
     room = torch.randn(2, case.kv_heads, start + tokens + 7, case.head_dim).to(case.cache)
     caches = [room.clone(), room.double()]
     streams = [x.clone(), x.double()]
-    found = kernels(isa, fast=False).attention_block(spec)(streams[0], rotation, *caches[0], start)
+    found = kernels(isa, fast=False).attention_block(spec)(streams[0], rotation, caches[0][0], caches[0][1], start)
     precise = (rotation[0].double(), rotation[1].double())
-    wanted = judge.attention_block(exact)(streams[1], precise, *caches[1], start)
+    wanted = judge.attention_block(exact)(streams[1], precise, caches[1][0], caches[1][1], start)
     end = start + tokens
     assert relative_error(found, wanted) < case.limit
     assert relative_error(streams[0] - x, streams[1] - x.double()) < case.limit, "the stream"
@@ -133,7 +142,7 @@ def test_threads_and_chunks_do_not_change_a_bit(fast: bool, isa: str, kernels: K
         block = kernels(isa, threads, fast).attention_block(spec)
         cache, stream = torch.zeros(2, case.kv_heads, 48, case.head_dim), x.clone()
         normed = [
-            block(stream[at : at + chunk], (rotation[0][at : at + chunk], rotation[1][at : at + chunk]), *cache, at)
+            block(stream[at : at + chunk], (rotation[0][at : at + chunk], rotation[1][at : at + chunk]), cache[0], cache[1], at)
             for at in range(0, 48, chunk)
         ]
         results.append((torch.cat(normed), stream, cache))
@@ -151,8 +160,8 @@ def test_a_cache_of_any_stride(isa: str, kernels: Kernels) -> None:
     apart = torch.empty(2, 20, case.kv_heads, case.head_dim + 8)[..., : case.head_dim].transpose(1, 2)
     apart.copy_(dense)
     block = kernels(isa).attention_block(spec)
-    first = block(x.clone(), rotation, *dense, 10)
-    assert torch.equal(first, block(x.clone(), rotation, *apart, 10))
+    first = block(x.clone(), rotation, dense[0], dense[1], 10)
+    assert torch.equal(first, block(x.clone(), rotation, apart[0], apart[1], 10))
     assert torch.equal(dense, apart)
 
 

@@ -78,7 +78,7 @@ constexpr int64_t kFewE4m3 = 8;  // tokens for which FP8 is used as it is
 template <int R, int T>
 void scaled_rows(const Rows& job, const uint8_t* const* w, const float* scales, int64_t row, int64_t token) {
   const stoker_matrix& m = *job.matrix;
-  const __m512i halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);  // columns of a lane, as `first` and `second`
+  const __m512i halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);  // of a step's columns, by lane
   const uint16_t* x[T];
   for (int t = 0; t < T; ++t) x[t] = reinterpret_cast<const uint16_t*>(job.operand(token + t));
   F total[R][T];
@@ -91,7 +91,8 @@ void scaled_rows(const Rows& job, const uint8_t* const* w, const float* scales, 
     for (int r = 0; r < R; ++r) {
       if constexpr (T == 1) prefetch(w[r] + col + R * m.row_stride);
       weight[r] = StepE4m3Dot::load_weight(w[r] + col);
-      scale[r] = _mm512_permutexvar_ps(halves, _mm512_castpd_ps(_mm512_set1_pd(read<double>(scales + (r * m.cols + col) / 32))));
+      const __m512d both = _mm512_set1_pd(read<double>(scales + (r * m.cols + col) / 32));
+      scale[r] = _mm512_permutexvar_ps(halves, _mm512_castpd_ps(both));
     }
 #pragma GCC unroll 4
     for (int t = 0; t < T; ++t) {
@@ -132,7 +133,8 @@ void e4m3_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
 
 constexpr int64_t kUnpacked = 16;  // rows, whose bf16 values stay in the second-level cache for all tokens
 
-int64_t bf16_scratch_bytes(const stoker_matrix& m) { return kUnpacked * operand_bytes(Operand::kBf16, m.cols); }  // holds scales too
+// Of unpacked rows, or of four rows' scales.
+int64_t bf16_scratch_bytes(const stoker_matrix& m) { return kUnpacked * operand_bytes(Operand::kBf16, m.cols); }
 
 void bf16_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
   if (job.matrix->format == STOKER_BF16) return dot_matrix<StepDot, kTileRows, kTileTokens>(job, begin, end);

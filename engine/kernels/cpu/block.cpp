@@ -65,7 +65,11 @@ class Block {
     return pool_.shared.reserve(size_t(end)) ? STOKER_OK : STOKER_OUT_OF_MEMORY;
   }
 
-  Pieces cutter(int64_t bytes) const { return Pieces(bytes, c_.tokens, kTaskRows, pool_.threads()); }
+  Pieces cutter(int64_t bytes) const {
+    int64_t together = task_rows(*c_.o);
+    for (const stoker_matrix* m : matrices_) together = std::max(together, task_rows(*m));
+    return Pieces(bytes, c_.tokens, together, pool_.threads());
+  }
 
   void norm_and_prepare() {
     pool_.each(c_.tokens, [&](int64_t token, int) {

@@ -19,7 +19,9 @@ int attention(stoker_pool& p, const stoker_attention_call& call);
 int attention_block(stoker_pool& p, const stoker_block_call& call);
 int route(stoker_pool& p, const stoker_route_call& call);
 
-constexpr int64_t kTaskRows = 32;  // a task's rows are whole tiles of every kernel
+constexpr int64_t kTaskRows = 32;  // a task's rows are whole tiles of every kernel but AWQ's
+
+inline int64_t task_rows(const stoker_matrix& m) { return m.format == STOKER_INT4_AWQ ? 4 * kTaskRows : kTaskRows; }
 
 // Adds rows begin to end of the bias to results of `tokens` tokens.
 void add_bias(const Rows& job, int64_t begin, int64_t end);

@@ -45,10 +45,13 @@ inline F four_times(const float* p) {  // each of W / 4
 // most - (word >> shift & 15) in every byte of a lane.
 inline I lifts_of(I words, int shift, int most) {
   const I nibble = _mm256_and_si256(_mm256_srl_epi32(words, _mm_cvtsi32_si128(shift)), _mm256_set1_epi32(15));
-  const I spread = _mm256_shuffle_epi8(nibble, _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12)));
+  const __m128i lowest = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+  const I spread = _mm256_shuffle_epi8(nibble, _mm256_broadcastsi128_si256(lowest));
   return _mm256_sub_epi8(_mm256_set1_epi8(char(most)), spread);
 }
-inline I eight_lanes(int a, int b, int c, int d, int e, int f, int g, int h) { return _mm256_setr_epi32(a, b, c, d, e, f, g, h); }
+inline I eight_lanes(int a, int b, int c, int d, int e, int f, int g, int h) {
+  return _mm256_setr_epi32(a, b, c, d, e, f, g, h);
+}
 inline I nibbles_at(const uint8_t* word, I shifts) {
   return _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(read<int32_t>(word)), shifts), _mm256_set1_epi32(15));
 }

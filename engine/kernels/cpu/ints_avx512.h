@@ -10,7 +10,9 @@ using I = __m512i;
 constexpr int kWordTogether = 2, kWordTokens = 8;  // vectors of rows and tokens that share a load
 
 inline I load_int(const void* p) { return _mm512_loadu_si512(p); }
-inline I load_int_part(const void* p, int64_t bytes) { return _mm512_maskz_loadu_epi8((uint64_t(1) << bytes) - 1, p); }  // below 64
+inline I load_int_part(const void* p, int64_t bytes) {  // below 64
+  return _mm512_maskz_loadu_epi8((uint64_t(1) << bytes) - 1, p);
+}
 inline void store_int(void* p, I a) { _mm512_storeu_si512(p, a); }
 inline void store_bytes(void* p, I a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a)); }  // of each lane the lowest
 inline F to_float(I a) { return _mm512_cvtepi32_ps(a); }
@@ -40,7 +42,8 @@ inline F four_times(const float* p) {  // each of W / 4
 // most - (word >> shift & 15) in every byte of a lane.
 inline I lifts_of(I words, int shift, int most) {
   const I nibble = _mm512_and_si512(_mm512_srl_epi32(words, _mm_cvtsi32_si128(shift)), _mm512_set1_epi32(15));
-  const I spread = _mm512_shuffle_epi8(nibble, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12)));
+  const __m128i lowest = _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+  const I spread = _mm512_shuffle_epi8(nibble, _mm512_broadcast_i32x4(lowest));
   return _mm512_sub_epi8(_mm512_set1_epi8(char(most)), spread);
 }
 inline I eight_lanes(int a, int b, int c, int d, int e, int f, int g, int h) {

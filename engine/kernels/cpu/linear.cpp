@@ -30,7 +30,7 @@ int linear(stoker_pool& p, const float* x, int64_t tokens, const stoker_matrix& 
   const Operand kind = tier.operand(matrix, tokens, fast);
   const int64_t row = row_bytes(matrix);
   Rows all{&matrix, kind, reinterpret_cast<const char*>(x), matrix.cols * 4, nullptr, tokens, y, matrix.rows, 0, nullptr, nullptr, 0};
-  Pieces pieces(matrix.rows * row, tokens, kTaskRows, p.pool.threads());
+  Pieces pieces(matrix.rows * row, tokens, task_rows(matrix), p.pool.threads());
   if (kind != Operand::kF32) all.x_stride = operand_bytes(kind, matrix.cols);
   const int64_t operands_bytes = kind == Operand::kF32 ? 0 : align64(tokens * all.x_stride);
   for (int thread = 0; thread < p.pool.threads(); ++thread)

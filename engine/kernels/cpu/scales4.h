@@ -53,8 +53,8 @@ inline void repeat_scales(const float* decoded, int64_t groups, int64_t repeat, 
   }
 }
 
-// Scales of `count` rows times everything constant, cols / unit of each, one row after the other; writes up to W - 1 more. Where
-// rows lie so in the checkpoint too, that is one sweep.
+// Scales of `count` rows times everything constant, cols / unit of each, one row after the other; writes up to W - 1 more.
+// Where rows lie so in the checkpoint too, that is one sweep.
 inline void spread_rows(const stoker_matrix& m, int64_t row, int64_t count, float* out) {
   const int64_t groups = m.cols / m.block_cols, repeat = m.block_cols / scale_unit(m), size = bytes_of_scale(m.scale_type);
   if (groups > 1 && m.scale_col_stride != size) {

@@ -1,5 +1,5 @@
-// 4-bit weights stored by columns, GPTQ's and AWQ's, times int8 activations: up to 128 columns of a tile of rows are laid out as
-// the integer dot products want them, whole vectors of rows, and multiplied by all tokens.
+// 4-bit weights stored by columns, GPTQ's and AWQ's, times int8 activations: up to 128 columns of a tile of rows are laid out
+// as the integer dot products want them, whole vectors of rows, and multiplied by all tokens.
 #pragma once
 
 #include "scales4.h"
@@ -11,7 +11,7 @@ constexpr int kWordVectors = 8;  // of rows in a tile
 constexpr int64_t kWordRows = kWordVectors * W, kVectorBytes = W * 4, kParityBytes = kWordVectors * kVectorBytes;
 constexpr int64_t kWordColumns = 128;  // of a tile at most, all of one group
 constexpr int64_t kWordBatch = 64;     // tokens that share what was laid out
-constexpr int64_t kWordAhead = 8 << 10;  // bytes between what is fetched and what is laid out
+constexpr int64_t kWordAhead = 4 << 10;  // bytes between what is fetched and what is laid out
 
 struct WordTile {
   uint8_t codes[kWordColumns / 8][2 * kParityBytes];  // of eight columns the even ones, then the odd; four to a row
@@ -43,8 +43,8 @@ struct Gptq {
   static void sort(const float* sums, float* out) { memcpy(out, sums, kWordRows * 4); }
 };
 
-// A word holds eight rows of a column, so that a vector of words is a column of the tile. Four columns are woven together byte by
-// byte; their vectors then hold rows 0 4 1 5 of each word in the low nibbles and 2 6 3 7 in the high ones.
+// A word holds eight rows of a column, so that a vector of words is a column of the tile. Four columns are woven together byte
+// by byte; their vectors then hold rows 0 4 1 5 of each word in the low nibbles and 2 6 3 7 in the high ones.
 struct Awq {
   static constexpr int kLines = 8;
   static int64_t bytes_of(int64_t rows) { return rows / 2; }
@@ -62,7 +62,8 @@ struct Awq {
       }
       const I low01 = weave8_low(column[0], column[1]), high01 = weave8_high(column[0], column[1]);
       const I low23 = weave8_low(column[2], column[3]), high23 = weave8_high(column[2], column[3]);
-      const I words[4] = {weave16_low(low01, low23), weave16_high(low01, low23), weave16_low(high01, high23), weave16_high(high01, high23)};
+      const I words[4] = {weave16_low(low01, low23), weave16_high(low01, low23), weave16_low(high01, high23),
+                          weave16_high(high01, high23)};
 #pragma GCC unroll 4
       for (int q = 0; q < 4; ++q) {
         use(2 * q, parity, low_nibbles(words[q]));
@@ -123,8 +124,9 @@ void lay_words(const uint8_t* from, int64_t stride, int64_t rows, int64_t column
   for (int64_t octet = 0; octet < columns / 8; ++octet, from += L::kLines * stride) {
     if (ahead != nullptr) ahead->fetch();
     uint8_t* out = tile.codes[octet];
-    L::template each<Whole>(from, stride, rows,
-                            [&](int v, int parity, I codes) { store_int(out + parity * kParityBytes + v * kVectorBytes, codes); });
+    L::template each<Whole>(from, stride, rows, [&](int v, int parity, I codes) {
+      store_int(out + parity * kParityBytes + v * kVectorBytes, codes);
+    });
   }
 }
 
@@ -139,8 +141,8 @@ void multiply_words(const Q8Block* const* x, int64_t first, int64_t columns, int
     const int64_t block = col / kQ8Columns, lane = q8_lane(col % kQ8Columns / kQ8Group);
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
-      const I part[4] = {load_int(codes + v * kVectorBytes), load_int(codes + kParityBytes + v * kVectorBytes),
-                         load_int(codes + 2 * kParityBytes + v * kVectorBytes), load_int(codes + 3 * kParityBytes + v * kVectorBytes)};
+      const uint8_t* at = codes + v * kVectorBytes;
+      const I part[4] = {load_int(at), load_int(at + kParityBytes), load_int(at + 2 * kParityBytes), load_int(at + 3 * kParityBytes)};
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
         const Q8Block& q = x[t][block];
@@ -179,7 +181,8 @@ void spread_group(const stoker_matrix& m, int64_t row, int64_t rows, int64_t gro
 
 // The products of one token, columns that were laid out, added to its result.
 template <class L>
-void add_words(const Rows& job, int64_t token, int64_t row, int64_t rows, bool is_first, const float* sums, float total, WordTile& tile) {
+void add_words(const Rows& job, int64_t token, int64_t row, int64_t rows, bool is_first, const float* sums, float total,
+               WordTile& tile) {
   L::sort(sums, tile.dots);
   float* y = job.result(token, row);
   for (int64_t r = 0; r < rows; r += W) {
@@ -250,7 +253,8 @@ void word_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
       for (int64_t t = token; t < last; ++t)
         tile.totals[t - token] = total_of(reinterpret_cast<const Q8Block*>(job.operand(t)), first, columns, int(bias));
       const int64_t line = (first + columns) * L::kLines / 8 + kWordAhead / here;
-      Ahead fetched{line < lines ? data + line * m.row_stride + L::bytes_of(begin) : next + (line - lines) * m.row_stride, m.row_stride, here};
+      const uint8_t* upcoming = line < lines ? data + line * m.row_stride + L::bytes_of(begin) : next + (line - lines) * m.row_stride;
+      Ahead fetched{upcoming, m.row_stride, here};
       Ahead* const ahead = token == 0 ? &fetched : nullptr;  // afterwards they are near
       for (int64_t row = begin; row < end; row += kWordRows) {
         const int64_t rows = end - row < kWordRows ? end - row : kWordRows;
