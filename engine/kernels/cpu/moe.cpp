@@ -128,7 +128,8 @@ class Layer {
   }
 
   Pieces cutter(int64_t rows, int64_t row) const {
-    return Pieces(num_groups_ * rows * row, blocks_of(num_assigned_, num_groups_), kTaskRows, pool_.threads());
+    const int64_t together = std::max(task_rows(any().up), task_rows(any().down));
+    return Pieces(num_groups_ * rows * row, blocks_of(num_assigned_, num_groups_), together, pool_.threads());
   }
 
   int64_t cut(int64_t rows, int64_t row) {
