@@ -86,23 +86,24 @@ int check_bias(const stoker_matrix& m) {
 
 // Whether any of `count` codes, without their sign, is at least `first_bad`: written so that compilers make vectors of it.
 template <class Code>
-bool any_from(const char* data, int64_t count, Code sign, Code first_bad) {
-  Code found = 0;
+bool any_from(const char* data, int64_t count, Code magnitude, Code first_bad) {
+  Code most = 0;
   for (int64_t i = 0; i < count; ++i) {
     Code code;
     memcpy(&code, data + i * int64_t(sizeof code), sizeof code);
-    found = Code(found | Code((code & Code(~sign)) >= first_bad));
+    code = Code(code & magnitude);
+    most = code > most ? code : most;
   }
-  return found != 0;
+  return most >= first_bad;
 }
 
 bool any_unusable(int type, const char* scales, int64_t count) {
   switch (type) {
-    case STOKER_SCALE_F32: return any_from<uint32_t>(scales, count, 0x80000000u, 0x7f800000u);
-    case STOKER_SCALE_BF16: return any_from<uint16_t>(scales, count, 0x8000, 0x7f80);
-    case STOKER_SCALE_F16: return any_from<uint16_t>(scales, count, 0x8000, 0x7c00);
-    case STOKER_SCALE_E8M0: return any_from<uint8_t>(scales, count, 0, 0xff);
-    default: return any_from<uint8_t>(scales, count, 0x80, 0x7f);
+    case STOKER_SCALE_F32: return any_from<int32_t>(scales, count, 0x7fffffff, 0x7f800000);
+    case STOKER_SCALE_BF16: return any_from<int16_t>(scales, count, 0x7fff, 0x7f80);
+    case STOKER_SCALE_F16: return any_from<int16_t>(scales, count, 0x7fff, 0x7c00);
+    case STOKER_SCALE_E8M0: return any_from<uint8_t>(scales, count, 0xff, 0xff);
+    default: return any_from<uint8_t>(scales, count, 0x7f, 0x7f);
   }
 }
 
