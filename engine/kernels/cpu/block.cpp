@@ -1,7 +1,6 @@
 // The attention half of a layer in one call: norm, projections, rotary positions, cache, attention, output, residual sum, norm.
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "calls.h"
 #include "pieces.h"
@@ -21,8 +20,8 @@ class Block {
     norm_and_prepare();
     project();
     turn_and_keep();
-    if (const int status = attend()) return status;
-    output();
+    if (const int status = attention(p_, attention_call())) return status;
+    if (const int status = linear(p_, mixed(), c_.tokens, *c_.o, is_fast(), c_.normed)) return status;
     pool_.each(c_.tokens, [&](int64_t token, int) {
       float *x = c_.x + token * c_.hidden, *normed = c_.normed + token * c_.hidden;
       tier_.add_to(x, normed, c_.hidden);
@@ -32,7 +31,8 @@ class Block {
   }
 
  private:
-  Operand kind_of(const stoker_matrix& m) const { return tier_.operand(m, c_.tokens, (c_.flags & STOKER_FAST) != 0); }
+  bool is_fast() const { return (c_.flags & STOKER_FAST) != 0; }
+  Operand kind_of(const stoker_matrix& m) const { return tier_.operand(m, c_.tokens, is_fast()); }
 
   // Matrices of one format read the same operand.
   static bool share(const stoker_matrix& a, const stoker_matrix& b) {
@@ -40,33 +40,28 @@ class Block {
   }
 
   int reserve() {
-    int64_t end = 0;
-    const auto take = [&](int64_t bytes) { return std::exchange(end, end + align64(bytes)); };
-    int64_t scratch = tier_.scratch_bytes(*c_.o), pieces = 0;
+    Layout layout;
+    int64_t scratch = tier_.attend_bytes(attention_call()), pieces = 0;
     for (int i = 0; i < 3; ++i) {
       const stoker_matrix& m = *matrices_[i];
       stride_[i] = kind_of(m) == Operand::kF32 ? c_.hidden * 4 : operand_bytes(kind_of(m), c_.hidden);
       source_[i] = i;
       for (int j = i - 1; j >= 0; --j)
         if (share(m, *matrices_[j])) source_[i] = j;
-      if (source_[i] == i && kind_of(m) != Operand::kF32) operand_at_[i] = take(c_.tokens * stride_[i]);
+      if (source_[i] == i && kind_of(m) != Operand::kF32) operand_at_[i] = layout.take(c_.tokens * stride_[i]);
       scratch = std::max(scratch, tier_.scratch_bytes(m));
       pieces += cutter(0).most_pieces(1, m.rows, row_bytes(m));
     }
-    pieces = std::max(pieces, cutter(0).most_pieces(1, c_.hidden, row_bytes(*c_.o)));
-    projected_at_ = take(c_.tokens * width_ * 4);
-    mixed_at_ = take(c_.tokens * q_width_ * 4);
-    o_stride_ = kind_of(*c_.o) == Operand::kF32 ? q_width_ * 4 : operand_bytes(kind_of(*c_.o), q_width_);
-    if (kind_of(*c_.o) != Operand::kF32) o_operand_at_ = take(c_.tokens * o_stride_);
-    pieces_at_ = take(pieces * int64_t(sizeof(Piece)));
-    scratch = std::max(scratch, tier_.attend_bytes(attention_call()));
+    projected_at_ = layout.take(c_.tokens * width_ * 4);
+    pieces_at_ = layout.take(pieces * int64_t(sizeof(Piece)));
     for (int thread = 0; thread < pool_.threads(); ++thread)
       if (!pool_.local[thread].reserve(size_t(scratch))) return STOKER_OUT_OF_MEMORY;
-    return pool_.shared.reserve(size_t(end)) ? STOKER_OK : STOKER_OUT_OF_MEMORY;
+    if (!p_.between.reserve(size_t(c_.tokens * q_width_ * 4))) return STOKER_OUT_OF_MEMORY;
+    return pool_.shared.reserve(size_t(layout.end)) ? STOKER_OK : STOKER_OUT_OF_MEMORY;
   }
 
   Pieces cutter(int64_t bytes) const {
-    int64_t together = task_rows(*c_.o);
+    int64_t together = kTaskRows;
     for (const stoker_matrix* m : matrices_) together = std::max(together, task_rows(*m));
     return Pieces(bytes, c_.tokens, together, pool_.threads());
   }
@@ -156,34 +151,12 @@ class Block {
     call.scale = c_.scale;
     call.softcap = c_.softcap;
     call.sinks = c_.sinks;
-    call.y = pool_.shared.at<float>(size_t(mixed_at_));
+    call.y = mixed();
     return call;
   }
 
-  int attend() { return attention(p_, attention_call()); }
-
-  void output() {
-    const stoker_matrix& m = *c_.o;
-    const float* mixed = pool_.shared.at<float>(size_t(mixed_at_));
-    const char* x = reinterpret_cast<const char*>(mixed);
-    if (kind_of(m) != Operand::kF32) {
-      char* operands = pool_.shared.at<char>(size_t(o_operand_at_));
-      x = operands;
-      pool_.each(c_.tokens, [&](int64_t token, int) {
-        tier_.prepare(kind_of(m), m, mixed + token * q_width_, 0, q_width_, operands + token * o_stride_);
-      });
-    }
-    Piece* pieces = pool_.shared.at<Piece>(size_t(pieces_at_));
-    const int64_t row = row_bytes(m);
-    Pieces cut = cutter(m.rows * row);
-    cut.cut(0, m.rows, row, pieces);
-    const Rows job{&m, kind_of(m), x, o_stride_, nullptr, c_.tokens, c_.normed, c_.hidden, 0, nullptr, nullptr, 0};
-    pool_.each(cut.count, [&](int64_t task, int thread) {
-      rows_and_bias(tier_, job, pieces[task].begin, pieces[task].end, pool_.local[thread].at<char>(0));
-    });
-  }
-
   float* projected() const { return pool_.shared.at<float>(size_t(projected_at_)); }
+  float* mixed() const { return p_.between.at<float>(0); }  // apart, since `linear` takes the shared memory for itself
 
   stoker_pool& p_;
   Pool& pool_;
@@ -193,7 +166,7 @@ class Block {
   const stoker_matrix* matrices_[3];
   int source_[3] = {};  // whose operand each matrix reads
   int64_t stride_[3] = {}, operand_at_[3] = {};
-  int64_t projected_at_ = 0, mixed_at_ = 0, o_stride_ = 0, o_operand_at_ = 0, pieces_at_ = 0;
+  int64_t projected_at_ = 0, pieces_at_ = 0;
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 struct stoker_pool {
   stoker::Pool pool;
   const stoker::Tier* tier;
-  stoker::Scratch logits;  // of a router, while `linear` uses the rest
+  stoker::Scratch between;  // what a call hands to `linear` or gets from it, which uses the rest
 };
 
 namespace stoker {
@@ -15,7 +15,6 @@ namespace stoker {
 int linear(stoker_pool& p, const float* x, int64_t tokens, const stoker_matrix& matrix, bool fast, float* y);
 int moe(stoker_pool& p, const stoker_moe_call& call);
 int attention(stoker_pool& p, const stoker_attention_call& call);
-
 int attention_block(stoker_pool& p, const stoker_block_call& call);
 int route(stoker_pool& p, const stoker_route_call& call);
 
@@ -33,5 +32,15 @@ inline void rows_and_bias(const Tier& tier, const Rows& job, int64_t begin, int6
 }
 
 inline int64_t align64(int64_t bytes) { return blocks_of(bytes, 64) * 64; }
+
+// Where things lie in the pool's shared memory.
+struct Layout {
+  int64_t end = 0;
+  int64_t take(int64_t bytes) {
+    const int64_t at = end;
+    end += align64(bytes);
+    return at;
+  }
+};
 
 }  // namespace stoker

@@ -14,16 +14,6 @@ struct Group {
   int64_t first, count;
 };
 
-// Where things lie in the pool's shared memory, and how the layer's two halves take their activations.
-struct Layout {
-  int64_t end = 0;
-  int64_t take(int64_t bytes) {
-    const int64_t at = end;
-    end += align64(bytes);
-    return at;
-  }
-};
-
 class Layer {
  public:
   Layer(stoker_pool& p, const stoker_moe_call& call) : pool_(p.pool), tier_(*p.tier), c_(call) {}

@@ -34,8 +34,8 @@ void choose(const float* logits, int64_t experts, int64_t top_k, bool renormalis
 
 int route(stoker_pool& p, const stoker_route_call& call) {
   const int64_t experts = call.router->rows;
-  if (!p.logits.reserve(size_t(call.tokens * experts * 4))) return STOKER_OUT_OF_MEMORY;
-  float* all = p.logits.at<float>(0);
+  if (!p.between.reserve(size_t(call.tokens * experts * 4))) return STOKER_OUT_OF_MEMORY;
+  float* all = p.between.at<float>(0);
   if (const int status = linear(p, call.x, call.tokens, *call.router, false, all)) return status;
   p.pool.each(call.tokens, [&](int64_t token, int) {
     choose(all + token * experts, experts, call.top_k, (call.flags & STOKER_RENORMALISE) != 0, call.ids + token * call.top_k,
