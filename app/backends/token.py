@@ -29,10 +29,6 @@ class TokenStore:
             self._reader.join(_PATIENCE_SECONDS)
         return self._value or ""
 
-    @property
-    def has_keyring(self) -> bool:
-        return _keyring() is not None
-
     def save(self, token: str, *, keep: bool = True) -> str:
         """Use it from now on; where it is kept, in words for the person. An empty one is forgotten everywhere."""
         self._value = token

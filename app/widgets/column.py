@@ -4,8 +4,10 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
 
-def centred(page: QWidget, column: QVBoxLayout, most_px: int) -> None:
-    """The column in the middle of the page, no wider than is comfortable to read."""
+def scrolled(column: QVBoxLayout, most_px: int, parent: QWidget) -> QScrollArea:
+    """The column in the middle of a page that scrolls, no wider than is comfortable to read."""
+    page = QWidget(parent)
+    page.setProperty("kind", "page")
     inner = QWidget(page)
     inner.setMaximumWidth(most_px)
     inner.setLayout(column)
@@ -14,9 +16,6 @@ def centred(page: QWidget, column: QVBoxLayout, most_px: int) -> None:
     row.addStretch(0)
     row.addWidget(inner, 1)
     row.addStretch(0)
-
-
-def scrolled(page: QWidget, parent: QWidget) -> QScrollArea:
     area = QScrollArea(parent, widgetResizable=True)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices
-from PySide6.QtWidgets import QCheckBox, QDialog, QHBoxLayout, QLabel, QLineEdit, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QDialog, QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
+
+from app.widgets.text_label import text_label
 
 _TOKENS = "https://huggingface.co/settings/tokens"
 _WIDTH = 460
@@ -23,12 +25,12 @@ class TokenDialog(QDialog):
         column = QVBoxLayout(self)
         column.setContentsMargins(24, 20, 24, 20)
         column.setSpacing(10)
-        column.addWidget(_label("Sign in to Hugging Face", "title"))
+        column.addWidget(text_label("Sign in to Hugging Face", "title"))
         if repo:
-            column.addWidget(_label(f"1. Accept the terms of {repo} on its page."))
+            column.addWidget(text_label(f"1. Accept the terms of {repo} on its page."))
             column.addWidget(self._link("Open its page", f"https://huggingface.co/{repo}"), 0, Qt.AlignmentFlag.AlignLeft)
         number = "2. " if repo else ""
-        column.addWidget(_label(f"{number}Make a token that may read, and paste it here."))
+        column.addWidget(text_label(f"{number}Make a token that may read, and paste it here."))
         column.addWidget(self._link("Open the token page", _TOKENS), 0, Qt.AlignmentFlag.AlignLeft)
         self._field = QLineEdit(placeholderText="hf_…", echoMode=QLineEdit.EchoMode.Password)
         self._field.setAccessibleName("Access token")
@@ -37,7 +39,7 @@ class TokenDialog(QDialog):
         self._keep = QCheckBox("Keep it for the next time")
         self._keep.setChecked(True)
         column.addWidget(self._keep)
-        self._note = _label("It is sent to Hugging Face alone, and written into no log.", "muted")
+        self._note = text_label("It is sent to Hugging Face alone, and written into no log.", "muted")
         column.addWidget(self._note)
         column.addSpacing(6)
         column.addLayout(self._buttons(has_token))
@@ -77,9 +79,3 @@ class TokenDialog(QDialog):
     def _finish(self, token: str) -> None:
         self.said = self._save(token, self._keep.isChecked())
         self.accept()
-
-
-def _label(text: str, kind: str = "") -> QLabel:
-    label = QLabel(text, wordWrap=True, textFormat=Qt.TextFormat.PlainText)
-    label.setProperty("kind", kind)
-    return label

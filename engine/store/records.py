@@ -63,9 +63,6 @@ class Records:
     def of_repo(self, repo: str) -> list[Record]:
         return [record for record in self.all() if record.repo.lower() == repo.lower()]
 
-    def of_folder(self, folder: Path) -> Record | None:
-        return next((record for record in self.all() if record.folder and Path(record.folder) == folder), None)
-
     def put(self, record: Record) -> None:
         """In place of the one with the same root and commit."""
         with self._file.edit() as value:

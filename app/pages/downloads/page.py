@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from app.core.download_words import SIGN_IN_CODES, job_words
 from app.core.figures import format_bytes, format_count
@@ -11,11 +11,12 @@ from app.core.problem import Action
 from app.item_models.rows import RowsModel
 from app.pages.services import Services
 from app.widgets import ask
-from app.widgets.column import centred, scrolled
+from app.widgets.column import scrolled
 from app.widgets.empty_state import EmptyState
 from app.widgets.error_banner import ErrorBanner
 from app.widgets.progress_row import JobView, ProgressRow
 from app.widgets.row_list import RowList
+from app.widgets.text_label import text_label
 from app.widgets.token_dialog import TokenDialog
 from engine.protocol import DownloadJob, DownloadState
 
@@ -39,8 +40,8 @@ class DownloadsPage(QWidget):
         self._jobs, self._done = RowsModel(self), RowsModel(self)
         self._list = RowList(self._jobs, lambda parent: ProgressRow(theme, self._view, parent), self)
         self._done_list = RowList(self._done, lambda parent: ProgressRow(theme, self._view, parent), self)
-        self._summary = _label("muted")
-        self._done_title = _label("heading")
+        self._summary = text_label(kind="muted")
+        self._done_title = text_label(kind="heading")
         self._done_title.setText("Finished")
         self._empty = EmptyState(self)
         self._empty.show_words(
@@ -134,14 +135,10 @@ class DownloadsPage(QWidget):
             self._queue.resume(repo)
 
     def _lay_out(self) -> None:
-        title = _label("page-title")
-        title.setText("Downloads")
-        page = QWidget(self)
-        page.setProperty("kind", "page")
         column = QVBoxLayout()
         column.setContentsMargins(32, 24, 32, 24)
         column.setSpacing(6)
-        column.addWidget(title)
+        column.addWidget(text_label("Downloads", "page-title"))
         column.addWidget(self._summary)
         column.addSpacing(12)
         column.addWidget(self._list)
@@ -150,16 +147,9 @@ class DownloadsPage(QWidget):
         column.addWidget(self._done_title)
         column.addWidget(self._done_list)
         column.addStretch(1)
-        centred(page, column, _COLUMN_PX)
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
         outer.setSpacing(0)
         outer.addWidget(self._banner)
         outer.addWidget(self._notice)
-        outer.addWidget(scrolled(page, self), 1)
-
-
-def _label(kind: str) -> QLabel:
-    label = QLabel(wordWrap=True, textFormat=Qt.TextFormat.PlainText)
-    label.setProperty("kind", kind)
-    return label
+        outer.addWidget(scrolled(column, _COLUMN_PX, self), 1)

@@ -2,7 +2,7 @@
 
 from PySide6.QtCore import Qt, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from app.core.download_words import SIGN_IN_CODES
 from app.core.row import RowView
@@ -10,9 +10,10 @@ from app.core.verdicts import FIT_COLORS, FIT_WORDS, GATE_WORDS, best_release, g
 from app.item_models.rows import RowsModel
 from app.widgets.card_text import CardText
 from app.widgets.chip import Chip
-from app.widgets.column import centred, scrolled
+from app.widgets.column import scrolled
 from app.widgets.model_row import ModelRow
 from app.widgets.row_list import RowList
+from app.widgets.text_label import text_label
 from app.widgets.theme import Theme
 from engine.protocol import Failed, HubModel
 
@@ -34,15 +35,15 @@ class Details(QWidget):
         self._page = QPushButton("Its page on the Hub ↗", self)
         self._page.setProperty("kind", "chip")
         self._page.clicked.connect(lambda: QDesktopServices.openUrl(QUrl(f"https://huggingface.co/{self._repo}")))
-        self._title, self._facts = _label("page-title"), _label("muted")
+        self._title, self._facts = text_label(kind="page-title"), text_label(kind="muted")
         self._chip = Chip(theme, self)
-        self._speed = _label("number")
-        self._sentence, self._gain = _label(), _label("muted")
+        self._speed = text_label(kind="number")
+        self._sentence, self._gain = text_label(), text_label(kind="muted")
         self._sign_in = QPushButton("Sign in…", self)
         self._sign_in.clicked.connect(lambda: self.sign_in_wanted.emit(self._repo))
         self._releases = RowsModel(self)
         self._list = RowList(self._releases, lambda parent: ModelRow(theme, lambda _: None, parent, has_menu=False), self)
-        self._about = _label("muted")
+        self._about = text_label(kind="muted")
         self._card = CardText(theme, self)
         self._lay_out()
         theme.changed.connect(self._list.refill)
@@ -111,8 +112,6 @@ class Details(QWidget):
         for widget in (self._sentence, self._gain):
             inside.addWidget(widget)
         inside.addWidget(self._sign_in, 0, Qt.AlignmentFlag.AlignLeft)
-        page = QWidget(self)
-        page.setProperty("kind", "page")
         column = QVBoxLayout()
         column.setContentsMargins(32, 16, 32, 24)
         column.setSpacing(8)
@@ -122,15 +121,14 @@ class Details(QWidget):
         column.addSpacing(8)
         column.addWidget(verdict)
         column.addSpacing(12)
-        column.addWidget(_heading("Formats"))
+        column.addWidget(text_label("Formats", "heading"))
         column.addWidget(self._list)
         column.addSpacing(12)
-        column.addWidget(_heading("What its makers say"))
+        column.addWidget(text_label("What its makers say", "heading"))
         column.addWidget(self._about)
         column.addWidget(self._card)
         column.addStretch(1)
-        centred(page, column, _COLUMN_PX)
-        self._area = scrolled(page, self)
+        self._area = scrolled(column, _COLUMN_PX, self)
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
         outer.addWidget(self._area)
@@ -140,15 +138,3 @@ def _about_text(card: str | Failed | None) -> str:
     if card is None:
         return "Fetching its card…"
     return f"{card.text} {card.hint}".strip() if isinstance(card, Failed) else "There is no card."
-
-
-def _label(kind: str = "") -> QLabel:
-    label = QLabel(wordWrap=True, textFormat=Qt.TextFormat.PlainText)
-    label.setProperty("kind", kind)
-    return label
-
-
-def _heading(text: str) -> QLabel:
-    label = _label("heading")
-    label.setText(text)
-    return label

@@ -7,7 +7,7 @@ from functools import partial
 
 from PySide6.QtCore import Qt, QUrl, Signal
 from PySide6.QtGui import QDesktopServices, QKeyEvent, QKeySequence, QShortcut
-from PySide6.QtWidgets import QLabel, QStackedLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QStackedLayout, QVBoxLayout, QWidget
 
 from app.core.download_words import SIGN_IN_CODES, job_words
 from app.core.problem import Action
@@ -21,12 +21,13 @@ from app.pages.models.library import Library
 from app.pages.models.rows import Deeds, Here, entry_row, model_row, release_row
 from app.pages.services import Services
 from app.widgets import ask
-from app.widgets.column import centred, scrolled
+from app.widgets.column import scrolled
 from app.widgets.empty_state import EmptyState
 from app.widgets.error_banner import ErrorBanner
 from app.widgets.model_row import ModelRow
 from app.widgets.progress_row import JobView, ProgressRow
 from app.widgets.row_list import RowList
+from app.widgets.text_label import text_label
 from app.widgets.token_dialog import TokenDialog
 from engine.protocol import DownloadJob, DownloadState, Failed, HubModel, HubSort, ModelEntry, Release
 
@@ -68,7 +69,7 @@ class ModelsPage(QWidget):
         self._list = RowList(self._rows, lambda parent: ModelRow(theme, self._open, parent), self)
         self._job_list = RowList(self._jobs, lambda parent: ProgressRow(theme, self._job_view, parent), self)
         self._empty = EmptyState(self)
-        self._jobs_title = _label("heading")
+        self._jobs_title = text_label(kind="heading")
         self._jobs_title.setText("Downloads")
         self._details = Details(theme, self)
         self._lay_out()
@@ -296,8 +297,6 @@ class ModelsPage(QWidget):
     # Building
 
     def _lay_out(self) -> None:
-        page = QWidget(self)
-        page.setProperty("kind", "page")
         column = QVBoxLayout()
         column.setContentsMargins(32, 24, 32, 24)
         column.setSpacing(14)
@@ -308,9 +307,8 @@ class ModelsPage(QWidget):
         column.addWidget(self._jobs_title)
         column.addWidget(self._job_list)
         column.addStretch(1)
-        centred(page, column, _COLUMN_PX)
         self._stack = QStackedLayout()
-        self._stack.addWidget(scrolled(page, self))
+        self._stack.addWidget(scrolled(column, _COLUMN_PX, self))
         self._stack.addWidget(self._details)
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
@@ -356,9 +354,3 @@ def _show_folder(entry: ModelEntry) -> None:
 def _unknown(repo: str) -> HubModel:
     """A repository of which nothing is known yet."""
     return HubModel(repo.split("/")[-1], "", (Release(repo, "", 0),))
-
-
-def _label(kind: str) -> QLabel:
-    label = QLabel(wordWrap=True, textFormat=Qt.TextFormat.PlainText)
-    label.setProperty("kind", kind)
-    return label

@@ -4,11 +4,12 @@ from itertools import groupby
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
 from app.core.settings import Setting
 from app.pages.services import Services
 from app.pages.settings.editors import make_editor
+from app.widgets.text_label import text_label
 
 _COLUMN_PX = 680
 _EDITOR_PX = 240
@@ -21,14 +22,16 @@ class SettingsPage(QWidget):
         column = QVBoxLayout()
         column.setContentsMargins(24, 20, 24, 24)
         column.setSpacing(8)
-        column.addWidget(_label("Settings", "title"))
+        column.addWidget(text_label("Settings", "title"))
         shown = [setting for setting in services.settings.declarations() if setting.label]
         for group, settings in groupby(shown, key=lambda setting: setting.group):
             column.addSpacing(8)
-            column.addWidget(_label(group, "heading"))
+            column.addWidget(text_label(group, "heading"))
             column.addWidget(self._card(list(settings)))
         column.addSpacing(8)
-        column.addWidget(_label(f"Chats and settings are kept in {services.paths.data}", "faint", is_selectable=True))
+        where = text_label(f"Chats and settings are kept in {services.paths.data}", "faint")
+        where.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        column.addWidget(where)
         column.addStretch(1)
         self._scroll(column)
 
@@ -65,7 +68,7 @@ class SettingsPage(QWidget):
         return card
 
     def _row(self, setting: Setting[Any]) -> QHBoxLayout:
-        problem = _label("", "bad")
+        problem = text_label("", "bad")
         problem.hide()
 
         def store(value: Any) -> bool:
@@ -80,12 +83,12 @@ class SettingsPage(QWidget):
         editor.setFixedWidth(_EDITOR_PX)
         editor.setAccessibleName(setting.label)
         editor.setAccessibleDescription(help_text(setting))
-        name = _label(setting.label)
+        name = text_label(setting.label)
         name.setBuddy(editor)
         words = QVBoxLayout()
         words.setSpacing(2)
         words.addWidget(name)
-        words.addWidget(_label(help_text(setting), "muted"))
+        words.addWidget(text_label(help_text(setting), "muted"))
         words.addWidget(problem)
         row = QHBoxLayout()
         row.setContentsMargins(0, 6, 0, 6)
@@ -101,11 +104,3 @@ def help_text(setting: Setting[Any]) -> str:
         return setting.description
     low, high = (f"{bound:,}".removesuffix(".0") for bound in setting.between)
     return f"{setting.description} {low} to {high}."
-
-
-def _label(text: str, kind: str = "", *, is_selectable: bool = False) -> QLabel:
-    label = QLabel(text, wordWrap=True, textFormat=Qt.TextFormat.PlainText)
-    label.setProperty("kind", kind)
-    if is_selectable:
-        label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-    return label
