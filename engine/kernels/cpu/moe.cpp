@@ -14,6 +14,26 @@ struct Group {
   int64_t first, count;
 };
 
+// Gate and up as one matrix of twice the rows where their rows alternate: read apart, each would fetch the other's lines too.
+// False where they do not. Whatever scales and biases they have must alternate with them.
+bool interleaved(const stoker_expert& expert, stoker_matrix& both) {
+  const stoker_matrix &gate = expert.gate, &up = expert.up;
+  const auto alternate = [](const void* first, const void* second, int64_t stride) {
+    return first == nullptr ? second == nullptr : stride % 2 == 0 && static_cast<const char*>(first) + stride / 2 == second;
+  };
+  if (gate.data == nullptr || gate.element_step != 0 || gate.zeros != nullptr || gate.block_rows > 1 || gate.format >= STOKER_INT4_GPTQ)
+    return false;
+  if (!alternate(gate.data, up.data, gate.row_stride) || !alternate(gate.scales, up.scales, gate.scale_row_stride) ||
+      !alternate(gate.bias, up.bias, gate.bias_stride) || gate.global_scale != up.global_scale)
+    return false;
+  both = gate;
+  both.rows *= 2;
+  both.row_stride /= 2;
+  both.scale_row_stride /= 2;
+  both.bias_stride /= 2;
+  return true;
+}
+
 class Layer {
  public:
   Layer(stoker_pool& p, const stoker_moe_call& call) : pool_(p.pool), tier_(*p.tier), c_(call) {}
@@ -65,7 +85,7 @@ class Layer {
     const Pieces ups = cutter(c_.intermediate, up_bytes_), downs = cutter(c_.hidden, down_bytes_);
     tile_at_ = align64(std::max(tier_.scratch_bytes(any().up), tier_.scratch_bytes(any().down)));
     tile_floats_ = std::min(kTokens, num_assigned_) * std::min(ups.most_rows(up_bytes_), c_.intermediate);
-    const int64_t local = align64(tile_at_ + 3 * tile_floats_ * 4);
+    const int64_t local = align64(tile_at_ + 4 * tile_floats_ * 4);
     const int64_t most = std::max(ups.most_pieces(num_groups_, c_.intermediate, up_bytes_),
                                   downs.most_pieces(num_groups_, c_.hidden, down_bytes_));
     for (int thread = 0; thread < pool_.threads(); ++thread)
@@ -146,20 +166,35 @@ class Layer {
     const int64_t at = group.first + first, width = end - begin;
     const int32_t* token = pool_.shared.at<int32_t>(token_at_) + at;
     const int64_t after = pool_.upcoming(thread);
-    const stoker_matrix* next = after < 0 ? nullptr : &groups_[pieces_[after].group].expert->up;
-    const int64_t next_row = after < 0 ? 0 : pieces_[after].begin;
-    Rows job{&group.expert->up, in_, in_base_, in_stride_, token, tokens, up, width, begin, nullptr, next, next_row};
-    if (has_gate()) {
-      job.next = &group.expert->gate;
-      job.next_row = begin;
-    }
-    rows_and_bias(tier_, job, begin, end, scratch);
-    if (has_gate()) {
-      job.next = next;
-      job.next_row = next_row;
-      job.matrix = &group.expert->gate;
-      job.y = gate;
+    const stoker_expert* then = after < 0 ? nullptr : groups_[pieces_[after].group].expert;
+    const int64_t then_row = after < 0 ? 0 : pieces_[after].begin;
+    Rows job{&group.expert->up, in_, in_base_, in_stride_, token, tokens, up, width, begin, nullptr};
+    stoker_matrix both, both_then;
+    if (interleaved(*group.expert, both)) {
+      job.matrix = &both;
+      job.y = mixed;  // [tokens, width, 2]
+      job.y_stride = 2 * width;
+      job.y_first = 2 * begin;
+      if (then != nullptr && interleaved(*then, both_then)) {
+        job.next = &both_then;
+        job.next_row = 2 * then_row;
+      }
+      rows_and_bias(tier_, job, 2 * begin, 2 * end, scratch);
+      for (int64_t i = 0; i < tokens * width; ++i) {
+        gate[i] = mixed[2 * i];
+        up[i] = mixed[2 * i + 1];
+      }
+    } else {
+      job.next = has_gate() ? &group.expert->gate : then == nullptr ? nullptr : &then->up;
+      job.next_row = has_gate() ? begin : then_row;
       rows_and_bias(tier_, job, begin, end, scratch);
+      if (has_gate()) {
+        job.next = then == nullptr ? nullptr : &then->up;
+        job.next_row = then_row;
+        job.matrix = &group.expert->gate;
+        job.y = gate;
+        rows_and_bias(tier_, job, begin, end, scratch);
+      }
     }
     tier_.activate(c_.activation, c_.alpha, c_.limit, has_gate() ? gate : up, up, tokens * width, mixed);
     char* operands = pool_.shared.at<char>(mid_at_);

@@ -77,7 +77,7 @@ inline int64_t padded_units(const stoker_matrix& m) { return blocks_of(m.cols, k
 constexpr int64_t kFew = 10;        // tokens that the row kernel serves faster than a tile
 constexpr int64_t kTogether = 5;    // tokens of one pass: their sums fill the registers
 constexpr int64_t kSpread = 16;     // rows whose scales are spread at a time: 4 KB for 2048 columns
-constexpr int64_t kAhead = 8 << 10;  // bytes: 25 GB/s for the 150 ns that memory takes are 4 KB, and as much for its jitter
+constexpr int64_t kAhead = 20;      // steps of four times 128 bytes: 25 GB/s for the 150 ns that memory takes are 4 KB, and jitter
 
 // R rows times T tokens over 256 columns. Written breadth first: the scheduler holds few instructions that wait.
 template <int R, int T, int Unit, bool E2m1, bool Zeroed, class Load>
@@ -124,8 +124,8 @@ inline void row_step(const uint8_t* const* w, const Q8Block* const* x, int64_t b
   }
 }
 
-// Rows `row` on; `valid` of the R are wanted, the others repeat the last. What lies `kAhead` before is fetched, from `end` on
-// at `next`.
+// Rows `row` on; `valid` of the R are wanted, the others repeat the last. What these rows, or those after them, are needed for
+// `kAhead` steps later is fetched, from `end` on at `next`.
 template <int R, int T, int Unit, bool E2m1, bool Zeroed>
 void q8_row(const Rows& job, int64_t row, int64_t valid, int64_t token, const float* scales, const uint8_t* lifts,
             const uint8_t* end, const uint8_t* next) {
@@ -140,18 +140,28 @@ void q8_row(const Rows& job, int64_t row, int64_t valid, int64_t token, const fl
     w[r] = row_of(m, r < valid ? row + r : row + valid - 1);
     for (F& lane : acc[r]) lane = zero();
   }
-  for (int64_t block = 0; block < blocks; ++block) {
+  const int64_t steps = blocks_of(m.cols, kQ8Columns), rows_ahead = R * m.row_stride;
+  int64_t step = kAhead % steps, ahead = kAhead / steps * rows_ahead;
+  const auto fetch = [&] {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const uint8_t* ahead = w[r] + block * 128 + kAhead;
-      ahead = ahead < end ? ahead : next + (ahead - end);
-      prefetch(ahead);
-      prefetch(ahead + 64);
+      const uint8_t* at = w[r] + ahead + step * 128;
+      at = at < end ? at : next + (at - end);
+      prefetch(at);
+      prefetch(at + 64);
     }
+    if (++step == steps) {
+      step = 0;
+      ahead += rows_ahead;
+    }
+  };
+  for (int64_t block = 0; block < blocks; ++block) {
+    fetch();
     row_step<R, T, Unit, E2m1, Zeroed>(w, x, block, scales, lifts, units, table,
                                        [](const uint8_t* p, int half) { return _mm512_loadu_si512(p + 64 * half); }, acc);
   }
   if (tail != 0) {  // columns beyond the last have activations of 0, and any finite scale will do
+    fetch();
     const int64_t bytes = tail / 2;
     const __mmask64 some[2] = {bytes >= 64 ? ~uint64_t(0) : (uint64_t(1) << bytes) - 1,
                                bytes <= 64 ? 0 : (uint64_t(1) << (bytes - 64)) - 1};
