@@ -16,7 +16,9 @@ from engine import __version__, store_cli
 from engine.config import Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.meter import Link, Phase, Traffic
-from engine.protocol import ChatMessage, Plan, StopReason
+from engine.plan_cli import LINK_NAMES, add_plan
+from engine.probe_cli import add_probe
+from engine.protocol import ChatMessage, StopReason
 from engine.store.library import data_folder, find_model, models_folder
 from engine.store.loads import note_loaded
 from engine.trace_cli import add_trace
@@ -72,9 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_placement(chat)
     _add_sampling(chat)
 
-    plan = _verb(verbs, "plan", "say where a model would live on this computer, and why", _plan)
-    plan.add_argument("folder", nargs="?", help="model name or folder; the same as --model")
-    _add_placement(plan)
+    add_plan(verbs, _verb, _ProgressBar)
 
     demo = _verb(verbs, "demo", "make the demo model: real weights, cut into experts", _demo)
     demo.add_argument("--experts", type=int, default=8, metavar="N", help="experts per layer (8); 160 MB each")
@@ -85,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
     store_cli.add_verbs(verbs, _verb, _ProgressBar)
     add_trace(verbs, _record)
+    add_probe(verbs, _verb)
     _verb(verbs, "host", "", _host)  # for the window alone: not listed
     return parser
 
@@ -168,51 +169,6 @@ def _demo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace) -> int:
-    if options.folder and options.model:
-        raise EngineError("cli.model", f"Both {options.folder} and --model {options.model} are given.", "Give one of them.")
-    folder, wishes = find_model(options.folder or options.model or "demo", models_folder()), _wishes(options)
-    from engine.engine import inspect, predicted_plan_for  # here and below: torch takes seconds, mistakes are told before
-
-    plan = predicted_plan_for(inspect(folder), wishes)
-    if options.json:
-        _print_json(dataclasses.asdict(plan))
-        return 0
-    rows = [
-        ("Model", f"{plan.model_name}: {plan.architecture}, {plan.weight_format}, {format_bytes(plan.model_bytes)}"),
-        (
-            "Experts",
-            f"{plan.num_experts} in each of {plan.num_layers} layers, {plan.top_k} per token, "
-            f"{format_bytes(plan.expert_bytes)} each",
-        ),
-        ("RAM", f"{format_bytes(plan.expert_ram_bytes)} experts + {format_bytes(plan.dense_bytes)} dense weights"),
-        (
-            "",
-            f"+ {format_bytes(plan.kv_bytes)} for {plan.context} tokens of context "
-            f"+ {format_bytes(plan.workspace_bytes)} workspace",
-        ),
-        (
-            "Links",
-            ", ".join(f"{_LINK_NAMES[link]} {gbps:.1f} GB/s" for link, gbps in plan.ceilings_gbps.items()) + " (measured)",
-        ),
-        ("Speed", _predicted_text(plan)),
-    ]
-    print("\n".join(f"{label:8} {text}" for label, text in rows))
-    print(f"\n{plan.sentence}")
-    return 0
-
-
-_LINK_NAMES = {Link.VRAM: "VRAM", Link.PCIE: "PCIe", Link.RAM: "RAM", Link.DISK: "disk"}
-
-
-def _predicted_text(plan: Plan) -> str:
-    if plan.predicted is None or plan.predicted_tokens_per_second is None:
-        return "not measured"
-    low, high = plan.predicted_tokens_per_second
-    moved = " + ".join(f"{format_bytes(use.bytes)} {_LINK_NAMES[link]}" for link, use in plan.predicted.links.items())
-    return f"{low:.1f}–{high:.1f} tokens/s predicted, {moved} per token"
-
-
 def _chat(options: argparse.Namespace) -> int:
     sampling, wishes = _sampling(options), _wishes(options)
     folder, prompt = find_model(options.model or "demo", models_folder()), _prompt(options)
@@ -222,9 +178,9 @@ def _chat(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # loading changes nothing: it may simply end
     history = [ChatMessage("system", options.system)] if options.system else []
     question = [] if prompt is None else [*history, ChatMessage("user", prompt)]
-    engine = Engine(folder, wishes, bar.show_stage, question, data_folder() / "heat")
+    engine = Engine(folder, wishes, bar.show_stage, question, data_folder())
     bar.end()
-    note_loaded(data_folder(), folder, engine.plan)
+    note_loaded(data_folder(), folder)
     if engine.notice:
         print(engine.notice, file=sys.stderr)
     try:
@@ -353,7 +309,7 @@ class _Answer:
         hits = sum(record.hits for record in steps) / max(1, sum(record.hits + record.misses for record in steps))
         origins = {link: use.origin for record in steps for link, use in record.links.items()}
         per_link = " + ".join(
-            f"{format_bytes(count)} {_LINK_NAMES[link]} ({origins[link]})" for link, count in moved.items() if count
+            f"{format_bytes(count)} {LINK_NAMES[link]} ({origins[link]})" for link, count in moved.items() if count
         )
         first, stop = self.traffic[0].seconds, self.stop_reason.replace("_", " ")
         return (

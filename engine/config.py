@@ -13,6 +13,9 @@ class Wishes:
     context: int | None = None
 
 
+NO_WISHES = Wishes()
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next token is drawn. Temperature 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 and penalty 1 switch off."""

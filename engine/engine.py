@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,18 +25,23 @@ from engine.generate import Limits, Token, generate
 from engine.hardware.drive import drive_of
 from engine.hardware.probe import probe
 from engine.kernels.kernels import Kernels, open_kernels
+from engine.knowledge import Answer, Notebook
 from engine.kv.cache import KvCache
-from engine.meter import Meter, Traffic
+from engine.meter import Meter, Phase, Traffic
 from engine.models.decoder import swiglu_shapes
 from engine.models.dense import Dense, find_dense
 from engine.models.hf_config import HfConfig
 from engine.models.lookahead import NextRouter
 from engine.models.registry import Architecture, find
 from engine.plan.footprint import Footprint, guest_slots
+from engine.plan.forecast import Knowledge, forecast
 from engine.plan.plan import CACHED_ROWS, make_plan, reserve_bytes
-from engine.plan.predict import predict
+from engine.plan.predict import NO_CORRECTION, resident_share
+from engine.plan.predict import decoded as predict_token
 from engine.protocol import ChatMessage, Plan
 from engine.quant.registry import quantization_of
+from engine.rates import Rates
+from engine.rehearsal import RECALL
 from engine.sample import make_sampler
 from engine.session import Session
 from engine.text.template import ChatTemplate
@@ -81,22 +87,61 @@ def inspect(folder: Path) -> Source:
 
 def plan_for(source: Source, wishes: Wishes) -> Plan:
     """The plan on this machine now, without a prediction. Raises `EngineError` with the nearest plan that works."""
-    return make_plan(probe(), source.footprint, wishes, _suggested_expert_ram(source.checkpoint.folder))
+    return make_plan(probe(), source.footprint, wishes, suggested_expert_ram(source.checkpoint.folder))
 
 
-def predicted_plan_for(source: Source, wishes: Wishes) -> Plan:
-    """The plan with its prediction, from rates measured now (about a second). Loads nothing."""
-    plan = plan_for(source, wishes)
-    reader = DiskReader()
+def measure(
+    source: Source,
+    kernels: Kernels,
+    seconds: float = bench.SECONDS,
+    progress: Callable[[int, int], None] = lambda *_: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    recall: float = RECALL,
+) -> Rates:
+    """This computer's rates for a model's format and sizes, before anything of it is loaded.
+
+    Raises `EngineError` and `bench.Stopped`.
+    """
+    machine, reader = probe(), DiskReader()
     try:
-        return _with_prediction(source, plan, reader, open_kernels()[0])
+        limit = machine.ram_available - reserve_bytes(machine)
+        return bench.measure(source, reader, kernels, limit, seconds, progress, should_stop, recall)
     finally:
         reader.close()
 
 
-def _with_prediction(source: Source, plan: Plan, reader: DiskReader, kernels: Kernels) -> Plan:
-    rates = bench.measure(source.experts, source.expert_format, source.config.math, reader, kernels)
-    return predict(plan, rates, source.footprint.dense_read_bytes)
+def knowledge_of(
+    source: Source,
+    notebook: Notebook | None,
+    kernels: Kernels | None = None,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> Knowledge:
+    """What a forecast needs: rates noted earlier, or else measured now. Loads nothing. Raises `EngineError`."""
+    folder, footprint = source.checkpoint.folder, source.footprint
+    known, label = Knowledge(), footprint.weight_format
+    if notebook is not None:
+        known = notebook.knowledge(footprint, folder, model_key(source.checkpoint), heat_file(notebook, source.checkpoint))
+        if not notebook.should_measure(label, folder):
+            return known
+    seconds = bench.SHORT_SECONDS if notebook is None else bench.SECONDS
+    try:
+        rates = measure(source, kernels or open_kernels()[0], seconds, progress)
+    except EngineError as error:
+        if error.code != "bench.memory":
+            raise
+        return replace(known, rates=None, unknown=error.text.rstrip("."))
+    if notebook is not None:
+        notebook.note_rates(label, folder, rates)
+    return replace(known, rates=rates, unknown="", correction=NO_CORRECTION)
+
+
+def model_key(checkpoint: Checkpoint) -> str:
+    """Two models of one name in two folders have heat and answers of their own."""
+    return f"{checkpoint.name[:80]}-{crc32(os.fsencode(checkpoint.folder.resolve())):08x}"
+
+
+def heat_file(notebook: Notebook, checkpoint: Checkpoint) -> Path:
+    return notebook.data / "heat" / f"{model_key(checkpoint)}.json"
 
 
 def open_session(
@@ -162,31 +207,36 @@ class Engine:
         wishes: Wishes,
         progress: LoadProgress = lambda *_: None,
         first_messages: Sequence[ChatMessage] = (),
-        heat_folder: Path | None = None,
+        data: Path | None = None,
     ) -> None:
         """Load a model as planned; a conversation known already is checked before anything large is allocated.
 
-        `heat_folder` keeps which experts were used last, for a warm start. Raises `EngineError`; nothing stays allocated then.
+        `data` is Stoker's own folder, which keeps the rates measured here, which experts were used last, and how the answers
+        compared with what was foretold. Raises `EngineError`; nothing stays allocated then.
         """
         source = inspect(folder)
         self._tokenizer = Tokenizer(folder)
         self._template = ChatTemplate(folder)
         self._end_ids = _end_ids(folder, source.checkpoint.config, self._tokenizer, self._template)
         _check_vocabulary(source, self._tokenizer)
-        plan = plan_for(source, wishes)
+        machine = probe()
+        self._source, self._notebook = source, None if data is None else Notebook(data, machine)
+        plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder))
         self._context, self._rows = plan.context, source.footprint.vocab_size
         if first_messages:
             self.encode(first_messages)
         kernels, kernels_notice = open_kernels()
         self._notices = [kernels_notice, drive_of(folder.resolve()).notice]
         self._geometry = _geometry(source)
-        self._heat_file = None if heat_folder is None else heat_folder / _heat_name(source.checkpoint)
+        self._heat_file = None if self._notebook is None else heat_file(self._notebook, source.checkpoint)
         heat = load_heat(self._heat_file, source.experts.layers, source.experts.num_experts) if self._heat_file else None
+        self._known = knowledge_of(
+            source, self._notebook, kernels, lambda done, total: progress("Measuring this computer", done, total)
+        )
+        self.plan = forecast(machine, source.footprint, wishes, self._known, suggested_expert_ram(folder))
         self._reader = DiskReader()
         try:
-            self.session = open_session(source, plan, self._reader, kernels, progress, heat)
-            progress("Measuring this computer", 0, 0)
-            self.plan = _with_prediction(source, plan, self._reader, kernels)
+            self.session = open_session(source, self.plan, self._reader, kernels, progress, heat)
         except BaseException:
             self._reader.close()
             raise
@@ -231,12 +281,29 @@ class Engine:
         return self._remembered(generate(self.session, prompt, make_sampler(sampling), decoder, limits, should_stop, progress))
 
     def _remembered(self, tokens: Iterator[Token]) -> Iterator[Token]:
-        """The same tokens; heat is kept after each answer, since this process may end at any time."""
+        """The same tokens; heat and what the prediction was worth are kept after each answer, since this process may end at
+        any time."""
+        decoded: list[Traffic] = []
         try:
-            yield from tokens
+            for token in tokens:
+                if token.traffic.phase is Phase.DECODE:
+                    decoded.append(token.traffic)
+                yield token
         finally:
             if self._heat_file is not None:
                 save_heat(self._heat_file, self.session.heat())
+            if self._notebook is not None and decoded and self._known.rates is not None:
+                self._notebook.note_answer(model_key(self._source.checkpoint), self._judged(decoded, self._known.rates))
+
+    def _judged(self, records: list[Traffic], rates: Rates) -> Answer:
+        """An answer's tokens beside what was foretold for the hit rate that they had."""
+        lookups = max(1, sum(record.hits + record.misses for record in records))
+        hit_rate = sum(record.hits for record in records) / lookups
+        context = max(0, len(self.session.tokens) - len(records) // 2)
+        told = predict_token(self.plan, self._source.footprint, rates, hit_rate, context).seconds
+        seconds = sum(record.seconds for record in records) / len(records)
+        share, label = resident_share(self.plan), self.plan.weight_format
+        return Answer(share, hit_rate, seconds / told, len(records), label, time.time())
 
     def record(self, file: TextIO) -> None:
         """From now on the routing of every pass goes to `file` as a trace."""
@@ -249,11 +316,6 @@ class Engine:
 def _geometry(source: Source) -> Geometry:
     expert_bytes = {layer: max(item.nbytes for item in items) for layer, items in source.experts.ranges.items()}
     return Geometry(source.checkpoint.name, source.experts.num_experts, source.footprint.top_k, expert_bytes)
-
-
-def _heat_name(checkpoint: Checkpoint) -> str:
-    """Two models of one name in two folders have heat of their own."""
-    return f"{checkpoint.name[:80]}-{crc32(os.fsencode(checkpoint.folder.resolve())):08x}.json"
 
 
 def _footprint(
@@ -269,6 +331,8 @@ def _footprint(
         dense_bytes=dense_bytes,
         dense_read_bytes=dense_bytes - looked_up,
         looked_up_bytes=looked_up,
+        head_bytes=_head_bytes(dense),
+        num_heads=config.num_heads,
         expert_bytes=experts.expert_bytes,
         slot_bytes=slot_stride(experts),
         num_moe_layers=len(experts.layers),
@@ -282,6 +346,11 @@ def _footprint(
         vocab_size=config.vocab_size,
         max_context=HfConfig(checkpoint.config, checkpoint.name).integer("max_position_embeddings", 2048),
     )
+
+
+def _head_bytes(dense: Dense) -> int:
+    layout, parts = dense.layouts["lm_head" if "lm_head" in dense.layouts else "model.embed_tokens"]
+    return sum(parts[suffix].nbytes for suffix in layout.parts)
 
 
 def _check_experts(checkpoint: Checkpoint, config: Any, experts: ExpertMap, form: ExpertFormat) -> None:
@@ -324,7 +393,7 @@ def _end_ids(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, templat
     return frozenset(ids if end is None else ids | {end})
 
 
-def _suggested_expert_ram(folder: Path) -> str | None:
+def suggested_expert_ram(folder: Path) -> str | None:
     """A model that Stoker made may carry its own budget in stoker.json, so that a demo shows what it is for."""
     try:
         value = json.loads((folder / "stoker.json").read_text(encoding="utf-8")).get("expert_ram")

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from engine import __version__
 from engine.errors import EngineError
+from engine.hardware.probe import probe_all
 from engine.host import Wire
-from engine.judge import judge_catalogue, judge_entry, look_around, plan_remote
+from engine.judge import judge_catalogue, judge_entry, look_around, plan_named
 from engine.models.registry import SUPPORTED
 from engine.protocol import (
     PROTOCOL_VERSION,
@@ -37,10 +38,12 @@ from engine.protocol import (
     ListCatalogue,
     ListDownloads,
     ListModels,
+    MachineFacts,
     Message,
     Models,
     MoveModel,
     PlanFor,
+    ProbeMachine,
     Progress,
     ProtocolError,
     ReadCard,
@@ -53,7 +56,7 @@ from engine.protocol import (
     decode,
     request_id_of,
 )  # fmt: skip
-from engine.store import remove
+from engine.store import moves, remove
 from engine.store.catalogue import read_catalogue
 from engine.store.library import add_folder, data_folder, list_models, models_folder, watched_folders
 from engine.store.records import Record, Records
@@ -119,6 +122,9 @@ class Desk:
                 return HubModels(request_id, tuple(judge_catalogue(model, ground) for model in read_catalogue()), ground.words)
             case SearchHub() | PlanFor() | ReadCard():
                 return self._browse(request)
+            case ProbeMachine(_, folders):
+                where = map(Path, folders) if folders else watched_folders(self.models, self._records)
+                return MachineFacts(request_id, probe_all(where))
             case _:
                 raise EngineError("protocol.unexpected", f"{type(request).__name__} is not a request of this child.")
         return Downloads(request_id, self._jobs.all())
@@ -151,7 +157,7 @@ class Desk:
                 architectures = SUPPORTED if only_supported else frozenset()
                 return HubModels(request_id, search(line, text, sort, architectures, is_stopped))
             case PlanFor(request_id, repo, folder):
-                model, num_files = plan_remote(line, repo, look_around(self.data, folder), is_stopped)
+                model, num_files = plan_named(line, repo, look_around(self.data, folder), is_stopped, request.wishes)
                 return RepoPlan(request_id, model, num_files)
             case ReadCard(request_id, repo):
                 return Card(request_id, repo, read_card(line, repo, is_stopped))
@@ -178,7 +184,7 @@ class Desk:
             case MoveModel(_, path, folder):
                 record = remove.record_for(records, path)
                 with self._jobs.held(record.repo):
-                    remove.move(records, record, Path(folder), partial(self._show, request_id, record), is_stopped)
+                    moves.move(records, record, Path(folder), partial(self._show, request_id, record), is_stopped)
             case VerifyModel(_, path):
                 record = remove.record_for(records, path)
                 with self._jobs.held(record.repo):

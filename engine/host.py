@@ -115,8 +115,8 @@ class Host:
         def progress(stage: str, done: int, total: int) -> None:
             self._wire.send(Progress(request.request_id, stage, done, total))
 
-        self._engine = Engine(folder, request.wishes, progress, heat_folder=data_folder() / "heat")
-        note_loaded(self._folder.parent, folder, self._engine.plan)
+        self._engine = Engine(folder, request.wishes, progress, data=data_folder())
+        note_loaded(self._folder.parent, folder)
         self._wire.send(Loaded(request.request_id, self._engine.plan, self._engine.notice))
 
     def _generate(self, request: Generate) -> None:

@@ -11,24 +11,23 @@ from typing import Any
 
 from engine.checkpoint.experts import map_experts
 from engine.checkpoint.index import Checkpoint, open_checkpoint
-from engine.config import Wishes
+from engine.config import NO_WISHES, Wishes
 from engine.errors import EngineError
-from engine.hardware.machine import Machine, Rates
+from engine.hardware.drive import drive_of
+from engine.hardware.machine import DriveFacts, Machine
 from engine.hardware.probe import probe
-from engine.meter import Link
+from engine.knowledge import Notebook
 from engine.models.registry import SUPPORTED, find
 from engine.plan.footprint import Footprint
-from engine.plan.plan import make_plan
-from engine.plan.predict import predict
-from engine.protocol import Fit, HubModel, ModelEntry, Plan, Release, Verdict
+from engine.plan.forecast import NOTHING, Knowledge, fit_of, forecast
+from engine.protocol import Change, Fit, HubModel, ModelEntry, Plan, Release, Verdict
 from engine.store.catalogue import CatalogueModel
+from engine.store.files import Repository
 from engine.store.formats import format_of, unread_method
-from engine.store.loads import known_rates
 from engine.store.target import free_bytes, hub_cache
 from engine.store.web import Line
-from engine.units import GB, format_bytes
+from engine.units import format_bytes
 
-_MORE_RAM = 20 * GB
 _BLOCK = 4096  # a direct read takes up to one more at each end
 _BITS = {"BF16": 16.0, "FP8": 8.0, "MXFP4": 4.25, "NVFP4": 4.5}  # of a weight with its scales
 _EMBEDDING_BYTES = 2
@@ -36,48 +35,61 @@ _EMBEDDING_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What a model would meet here. `free_bytes` are those of the drive that it would go to."""
+    """What a model would meet here. `free_bytes` are those of the drive that it would go to, `folder` lies on it.
+
+    `notebook` knows what was measured on this computer; None for nothing.
+    """
 
     machine: Machine
-    rates: Rates | None
+    notebook: Notebook | None
     free_bytes: int
+    folder: Path = Path()
 
     @property
     def words(self) -> str:
         """'20.9 GB of memory free, 212 GB on the drive, which reads 1.9 GB/s'."""
         memory = f"{format_bytes(self.machine.ram_available)} of memory free"
         drive = f"{format_bytes(self.free_bytes)} on the drive"
-        rate = f", which reads {self.rates.ceilings[Link.DISK]:.1f} GB/s" if self.rates is not None else ""
+        gbps = None if self.notebook is None else self.notebook.disk_gbps(self.folder)
+        rate = f", which reads {gbps:.1f} GB/s" if gbps else ""
         return f"{memory}, {drive}{rate}."
+
+    @property
+    def machine_here(self) -> Machine:
+        """The machine with the drive in question as its first."""
+        drive = drive_of(self.folder)
+        facts = DriveFacts(str(self.folder), drive.device, drive.mount, free_bytes=self.free_bytes)
+        return replace(self.machine, drives=(facts, *self.machine.drives))
+
+    def knowledge(self, footprint: Footprint) -> Knowledge:
+        return NOTHING if self.notebook is None else self.notebook.knowledge(footprint, self.folder)
 
 
 def look_around(data: Path, folder: str) -> Ground:
     """`folder` is the chosen one; empty for the Hugging Face cache."""
-    return Ground(probe(), known_rates(data), free_bytes(Path(folder) if folder else hub_cache()))
+    machine, place = probe(), Path(folder) if folder else hub_cache()
+    return Ground(machine, Notebook(data, machine), free_bytes(place), place)
 
 
-def judge(footprint: Footprint, download_bytes: int, ground: Ground) -> Verdict:
+def judge(footprint: Footprint, download_bytes: int, ground: Ground, wishes: Wishes = NO_WISHES) -> Verdict:
     """Of a model that the engine can run. `download_bytes` is what the drive must take."""
     try:
-        plan = make_plan(ground.machine, footprint, Wishes())
+        plan = forecast(ground.machine_here, footprint, wishes, ground.knowledge(footprint))
     except EngineError as error:
-        return Verdict(Fit.NO_MEMORY, error.text)
-    speed, more = None, None
-    if ground.rates is not None:
-        roomier = replace(ground.machine, ram_available=ground.machine.ram_available + _MORE_RAM)
-        better = make_plan(roomier, footprint, Wishes())
-        speed = predict(plan, ground.rates, footprint.dense_read_bytes).predicted_tokens_per_second
-        more = predict(better, ground.rates, footprint.dense_read_bytes).predicted_tokens_per_second
-    is_resident = sum(plan.slots_per_layer) == footprint.experts_total
+        return Verdict(Fit.NO_MEMORY, error.text, hint=error.hint)
+    fit, text = fit_of(plan), _where(plan, footprint)
     if download_bytes > ground.free_bytes:
         fit, text = Fit.NO_SPACE, _no_space(download_bytes, ground.free_bytes)
-    else:
-        fit, text = (Fit.RAM if is_resident else Fit.DISK), _where(plan, footprint, is_resident=is_resident)
-    gains = None if is_resident else more
-    return Verdict(fit, text, speed, gains, _MORE_RAM if gains else 0)
+    more = next((gain for gain in plan.gains if gain.change is Change.RAM), None)
+    return Verdict(
+        fit, text, plan.predicted_tokens_per_second,
+        with_more_ram=more.tokens_per_second if more else None,
+        more_ram_bytes=more.amount if more else 0,
+        plan=plan,
+    )  # fmt: skip
 
 
-def judge_checkpoint(checkpoint: Checkpoint, download_bytes: int, ground: Ground) -> Verdict:
+def judge_checkpoint(checkpoint: Checkpoint, download_bytes: int, ground: Ground, wishes: Wishes = NO_WISHES) -> Verdict:
     """Of one whose headers are known. Raises `EngineError` where they are damaged."""
     try:
         footprint = footprint_of(checkpoint)
@@ -87,21 +99,46 @@ def judge_checkpoint(checkpoint: Checkpoint, download_bytes: int, ground: Ground
         raise
     if method := unread_method(checkpoint.config):
         return Verdict(Fit.UNSUPPORTED, f"Its weights are quantised in the way of {method}, which Stoker does not read yet.")
-    return judge(footprint, download_bytes, ground)
+    return judge(footprint, download_bytes, ground, wishes)
 
 
-def plan_remote(line: Line, repo: str, ground: Ground, is_stopped: Callable[[], bool]) -> tuple[HubModel, int]:
-    """A repository on the Hub with its verdict, and how many files it takes. Raises `EngineError` or `StoppedError`."""
-    from engine.store.headers import read_remote  # here, since they bring the Hub's client
-    from engine.store.hub import check_repo_name, find_repository
+def plan_named(
+    line: Line, name: str, ground: Ground, is_stopped: Callable[[], bool], wishes: Wishes = NO_WISHES
+) -> tuple[HubModel, int]:
+    """A repository on the Hub or a model's folder with its verdict, and how many files it takes.
 
-    found = find_repository(line, check_repo_name(repo), "main", is_stopped)
-    checkpoint = read_remote(line, found, is_stopped)
-    verdict = judge_checkpoint(checkpoint, found.nbytes, ground)
+    Raises `EngineError` or `StoppedError`.
+    """
+    if (folder := Path(name)).is_absolute():
+        checkpoint = open_checkpoint(folder)
+        verdict = judge_checkpoint(checkpoint, 0, replace(ground, folder=folder), wishes)
+        release = Release(name, format_of(checkpoint), checkpoint.nbytes, verdict)
+        files = {ref.file for ref in checkpoint.tensors.values()}
+        return HubModel(folder.name, str(checkpoint.config.get("model_type") or ""), (release,)), len(files)
+    found, checkpoint = _read_remote(line, name, is_stopped)
+    verdict = judge_checkpoint(checkpoint, found.nbytes, ground, wishes)
     release = Release(found.repo, format_of(checkpoint), found.nbytes, verdict)
     architecture = str(checkpoint.config.get("model_type") or "")
     model = HubModel(found.repo.split("/")[-1], architecture, (release,), found.licence, found.gate)
     return model, len(found.files)
+
+
+def remote_footprint(line: Line, repo: str, is_stopped: Callable[[], bool]) -> tuple[Footprint, int]:
+    """Of a repository on the Hub, with the bytes of its files. Raises `EngineError` or `StoppedError`."""
+    found, checkpoint = _read_remote(line, repo, is_stopped)
+    footprint = footprint_of(checkpoint)
+    if method := unread_method(checkpoint.config):
+        text = f"The weights of {found.repo} are quantised in the way of {method}, which Stoker does not read yet."
+        raise EngineError("checkpoint.format", text, "Choose another release of this model.")
+    return footprint, found.nbytes
+
+
+def _read_remote(line: Line, repo: str, is_stopped: Callable[[], bool]) -> tuple[Repository, Checkpoint]:
+    from engine.store.headers import read_remote  # here, since they bring the Hub's client
+    from engine.store.hub import check_repo_name, find_repository
+
+    found = find_repository(line, check_repo_name(repo), "main", is_stopped)
+    return found, read_remote(line, found, is_stopped)
 
 
 def judge_entry(entry: ModelEntry, ground: Ground) -> ModelEntry:
@@ -109,14 +146,16 @@ def judge_entry(entry: ModelEntry, ground: Ground) -> ModelEntry:
     if entry.problem:
         return entry
     try:
-        return replace(entry, verdict=judge_checkpoint(open_checkpoint(Path(entry.path)), 0, ground))
+        folder = Path(entry.path)
+        return replace(entry, verdict=judge_checkpoint(open_checkpoint(folder), 0, replace(ground, folder=folder)))
     except EngineError as error:  # its headers are whole and say something odd: loading will say so too
         return replace(entry, problem=error.text)
 
 
 def judge_catalogue(model: CatalogueModel, ground: Ground) -> HubModel:
     releases = tuple(
-        Release(repo, form, nbytes, _judge_release(model, form, nbytes, ground)) for repo, form, nbytes in model.releases
+        Release(repo, form, nbytes, _judge_release(model, form, nbytes, ground), repo in model.rough)
+        for repo, form, nbytes in model.releases
     )
     return HubModel(
         model.name, model.architecture, releases, model.licence,
@@ -132,6 +171,7 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
     routed = sum(expert.nbytes for layer in experts.ranges.values() for expert in layer)
     embedding = checkpoint.tensors.get("model.embed_tokens.weight")
     looked_up = embedding.nbytes if embedding is not None and not config.get("tie_word_embeddings") else 0
+    head = sum(ref.nbytes for tensor, ref in checkpoint.tensors.items() if tensor.startswith("lm_head."))
     heads, hidden = _integer(config, name, "num_attention_heads"), _integer(config, name, "hidden_size")
     inner = "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size"
     return Footprint(
@@ -153,6 +193,9 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
         expert_size=_integer(config, name, inner),
         vocab_size=_integer(config, name, "vocab_size"),
         max_context=_integer(config, name, "max_position_embeddings", 2048),
+        looked_up_bytes=looked_up,
+        head_bytes=head or (embedding.nbytes if embedding is not None else 0),
+        num_heads=heads,
     )
 
 
@@ -180,6 +223,8 @@ def footprint_of_catalogue(model: CatalogueModel, form: str, nbytes: int) -> Foo
         expert_size=shape.expert_size,
         vocab_size=shape.vocab,
         max_context=shape.max_context,
+        looked_up_bytes=shape.vocab * shape.hidden * _EMBEDDING_BYTES,
+        head_bytes=shape.vocab * shape.hidden * _EMBEDDING_BYTES,
     )
 
 
@@ -189,9 +234,9 @@ def _judge_release(model: CatalogueModel, form: str, nbytes: int, ground: Ground
     return judge(footprint_of_catalogue(model, form, nbytes), nbytes, ground)
 
 
-def _where(plan: Plan, footprint: Footprint, *, is_resident: bool) -> str:
+def _where(plan: Plan, footprint: Footprint) -> str:
     experts = footprint.experts_total * footprint.expert_bytes
-    if is_resident:
+    if fit_of(plan) is not Fit.DISK:
         return f"All of it, {format_bytes(footprint.dense_bytes + experts)}, fits into the memory that is free now."
     held = sum(plan.slots_per_layer) * footprint.expert_bytes
     return (

@@ -13,16 +13,18 @@ from functools import cache
 from typing import Any
 
 from engine.config import Sampling, Wishes
+from engine.hardware.machine import Cpu, DriveFacts, DriveKind, Gpu, GpuKind, Machine, PcieLink
 from engine.meter import Link, LinkUse, Origin, Phase, Traffic
 
 __all__ = [
-    "PROTOCOL_VERSION", "AddDownload", "AddFolder", "Cancel", "Card", "ChatMessage", "DownloadAction", "DownloadJob",
-    "DownloadProgress", "DownloadState", "Downloads", "EditDownload", "Failed", "Finished", "Fit", "ForgetFolder", "Gate",
-    "Generate", "Hello", "HubModel", "HubModels", "HubSort", "LimitDownloads", "Link", "LinkUse", "ListCatalogue",
-    "ListDownloads", "ListModels", "Load", "Loaded", "Message", "Meter", "ModelEntry", "ModelState", "Models", "MoveModel",
-    "Origin", "Phase", "Plan", "PlanFor", "Progress", "ProtocolError", "ReadCard", "Release", "RemoveModel", "Removed",
-    "RepoPlan", "RunDownloads", "Sampling", "SearchHub", "Started", "StopReason", "Text", "Traffic", "Verdict", "VerifyModel",
-    "Wishes", "decode", "encode", "request_id_of",
+    "PROTOCOL_VERSION", "AddDownload", "AddFolder", "Cancel", "Card", "ChatMessage", "Cpu", "DownloadAction", "DownloadJob",
+    "DownloadProgress", "DownloadState", "Downloads", "DriveFacts", "DriveKind", "EditDownload", "Failed", "Finished", "Fit",
+    "ForgetFolder", "Gate", "Generate", "Gpu", "GpuKind", "Hello", "HubModel", "HubModels", "HubSort", "LimitDownloads", "Link",
+    "LinkUse", "ListCatalogue", "ListDownloads", "ListModels", "Load", "Loaded", "Machine", "MachineFacts", "Message", "Meter",
+    "ModelEntry", "ModelState", "Models", "MoveModel", "Origin", "PcieLink", "Phase", "Plan", "PlanFor", "ProbeMachine",
+    "Progress", "ProtocolError", "ReadCard", "Release", "RemoveModel", "Removed", "RepoPlan", "RunDownloads", "Sampling",
+    "SearchHub", "Started", "StopReason", "Text", "Traffic", "Verdict", "VerifyModel", "Wishes", "decode", "encode",
+    "request_id_of",
 ]  # fmt: skip
 
 PROTOCOL_VERSION = 1
@@ -71,6 +73,56 @@ class Fit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class FirstToken:
+    """Seconds from a question to the first token of its answer: `low` with the experts in memory, `high` just after loading."""
+
+    prompt_tokens: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """What one kind of memory or the drive holds of a model. `room` is what Stoker may use of it, in bytes as all others."""
+
+    link: Link  # VRAM, RAM or disk
+    name: str  # of the card or the drive; "RAM"
+    room: int
+    dense: int = 0
+    kv: int = 0
+    workspace: int = 0
+    experts: int = 0
+    num_experts: int = 0
+    model: int = 0  # of the drive: all of its files
+
+    @property
+    def used(self) -> int:
+        return self.dense + self.kv + self.workspace + self.experts + self.model
+
+
+class Change(StrEnum):
+    """What a person could change, about the computer or about what is asked of it."""
+
+    RAM = "ram"
+    DISK = "disk"
+    CONTEXT = "context"
+    EXPERT_RAM = "expert_ram"
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What one change would bring. `text` names it ("32 GB more RAM"), `tokens_per_second` is afterwards.
+
+    `amount` is in bytes: of RAM or a wish what is taken more, less than 0 where memory is given back; of a drive per second.
+    """
+
+    change: Change
+    text: str
+    amount: int
+    tokens_per_second: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a model would run on this computer as it is now. `text` is one sentence with its numbers."""
 
@@ -79,6 +131,8 @@ class Verdict:
     tokens_per_second: tuple[float, float] | None = None  # None where this computer has not been measured yet
     with_more_ram: tuple[float, float] | None = None  # the same with `more_ram_bytes` more
     more_ram_bytes: int = 0
+    hint: str = ""  # the nearest plan that can be met, where this one cannot
+    plan: "Plan | None" = None  # with all its numbers, where there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +208,7 @@ class Release:
     weight_format: str
     bytes: int
     verdict: Verdict | None = None
+    is_about: bool = False  # the bytes are rounded, until the Hub is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +248,15 @@ class Plan:
     predicted: Traffic | None = None  # one decode token; None until the rates are measured
     predicted_tokens_per_second: tuple[float, float] | None = None  # low, high
     ceilings_gbps: dict[Link, float] = field(default_factory=dict)  # measured on this machine
+    first_tokens: tuple[FirstToken, ...] = ()  # for prompts of 1K and 8K, as far as the context holds them
+    limiting: Link | None = None  # the link that takes most of a token's time
+    basis: str = ""  # where the hit rate of the prediction is from, in words
+    unknown: str = ""  # why there is no prediction, where there is none: "cannot estimate, because …"
+    vram_slots: int = 0  # experts in the memory of graphics cards; the loader uses none yet
+    tiers: tuple[Tier, ...] = ()
+    notes: tuple[str, ...] = ()  # what else a person should know, a sentence each
+    gains: tuple[Gain, ...] = ()  # what one change of the computer would bring
+    prices: tuple[Gain, ...] = ()  # what one step of a wish costs or brings
 
 
 # Requests: window -> engine
@@ -351,6 +415,7 @@ class PlanFor:
     repo: str
     folder: str = ""
     token: str = field(default="", repr=False)
+    wishes: Wishes = field(default_factory=Wishes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,8 +427,19 @@ class ReadCard:
     token: str = field(default="", repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeMachine:
+    """Look at this computer: seconds where there is a graphics card to try. Answered by `MachineFacts`.
+
+    `folders` are those whose drives are looked at; without any, those in which models lie.
+    """
+
+    request_id: int
+    folders: tuple[str, ...] = ()
+
+
 # Events: engine -> window. Every request is answered by exactly one of Models, Loaded, Finished, Downloads, Removed, HubModels,
-# RepoPlan, Card or Failed.
+# RepoPlan, Card, MachineFacts or Failed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,11 +578,17 @@ class Card:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    request_id: int
+    machine: Machine
+
+
 Message = (
     ListModels | Load | Generate | Cancel | Hello | Models | Progress | Loaded | Started | Text | Meter | Finished | Failed
     | ListDownloads | AddDownload | EditDownload | LimitDownloads | RunDownloads | AddFolder | ForgetFolder | RemoveModel
     | MoveModel | VerifyModel | Downloads | DownloadProgress | Removed | ListCatalogue | SearchHub | PlanFor | ReadCard
-    | HubModels | RepoPlan | Card
+    | HubModels | RepoPlan | Card | ProbeMachine | MachineFacts
 )  # fmt: skip
 _TYPES: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(Message)}
 

@@ -185,7 +185,8 @@ def _verify(records: Records, name: str, bar: Bar) -> None:
 
 def _move(records: Records, name: str, folder: str, bar: Bar) -> None:
     from engine.store.jobs import Jobs
-    from engine.store.remove import move, record_for
+    from engine.store.moves import move
+    from engine.store.remove import record_for
 
     record = record_for(records, name)
     with Jobs(data_folder()).held(record.repo):

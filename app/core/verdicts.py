@@ -73,8 +73,14 @@ def licence_text(licence: str) -> str:
     return known.get(licence.lower(), licence)
 
 
+def bytes_text(release: Release) -> str:
+    """'31.2 GB', or 'about 31.2 GB' where nobody has counted; empty where nothing is known."""
+    size = format_bytes(release.bytes) if release.bytes else ""
+    return f"about {size}" if size and release.is_about else size
+
+
 def size_text(release: Release) -> str:
-    return " · ".join(filter(None, (release.weight_format, format_bytes(release.bytes) if release.bytes else "")))
+    return " · ".join(filter(None, (release.weight_format, bytes_text(release))))
 
 
 def speed_text(verdict: Verdict | None) -> str:

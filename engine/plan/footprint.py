@@ -11,6 +11,11 @@ def guest_slots(top_k: int) -> int:
     return max(_LEAST_GUESTS, 2 * top_k)
 
 
+def attention_macs(tokens: int, length: int, heads: int, head_dim: int) -> float:
+    """Multiply-adds of the last `tokens` of `length` positions, each over itself and all before: scores and weighted sum."""
+    return 2.0 * tokens * (length - tokens / 2) * heads * head_dim
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What a model needs wherever it runs. `slot_bytes` is an expert plus the alignment that direct reads need."""
@@ -34,6 +39,18 @@ class Footprint:
     vocab_size: int
     max_context: int
     looked_up_bytes: int = 0  # of an embedding table that the head does not share
+    head_bytes: int = 0  # of the matrix from the last layer to the logits, which a prompt needs once
+    num_heads: int = 0  # of queries; 0 where nobody tells
+
+    @property
+    def heads(self) -> int:
+        """Of queries, by the usual proportion where nobody tells."""
+        return self.num_heads or max(self.num_kv_heads, self.hidden_size // self.head_dim)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of the layers' dense weights."""
+        return self.dense_read_bytes - self.head_bytes
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -1,12 +1,14 @@
 """Machine and footprint and wishes to one frozen `Plan`, or the reason why there is none. Pure; nothing is decided after it."""
 
-from dataclasses import replace
+from collections.abc import Set
+from dataclasses import dataclass, replace
 
 from engine.config import Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Machine
+from engine.meter import Link
 from engine.plan.footprint import Footprint
-from engine.protocol import Plan
+from engine.protocol import Plan, Tier
 from engine.units import GB, MB, format_bytes, parse_bytes
 
 PREFILL_CHUNK = 512  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
@@ -17,26 +19,50 @@ CACHED_ROWS = 2048  # of an embedding on disk: all tokens of a prefill chunk, an
 _LEAST_TABLE_BYTES = 64 * MB
 _RESERVE_SHARE = 0.05  # of what is available, left to the rest of the computer
 _CAPPED_RESERVE_SHARE = 0.01  # where a container caps this process, the rest of the computer has its memory already
+_VRAM_RESERVE_SHARE = 0.08  # of a card's free memory: its driver, the screen, and what other programs take while this one runs
+ENGINE_USES = frozenset({Link.RAM, Link.DISK})  # the tiers that the loader can use
+WITH_VRAM = ENGINE_USES | {Link.VRAM}
 
 
-def make_plan(machine: Machine, footprint: Footprint, wishes: Wishes, default_expert_ram: str | None = None) -> Plan:
+@dataclass(frozen=True, slots=True)
+class _Vram:
+    """What goes to the cards: the dense part, KV cache and workspace to the roomiest one, expert slots to all."""
+
+    name: str = ""
+    room: int = 0
+    slots: int = 0
+    has_dense: bool = False
+
+
+def make_plan(
+    machine: Machine,
+    footprint: Footprint,
+    wishes: Wishes,
+    default_expert_ram: str | None = None,
+    uses: Set[Link] = ENGINE_USES,
+) -> Plan:
     """Dense weights, KV cache, workspace and a reserve come first; experts get the rest, or what is wished for.
 
-    `default_expert_ram` is the model's own suggestion, used where the person has none. Raises `EngineError` with the
-    numbers and the nearest plan that works, before anything is allocated.
+    `default_expert_ram` is the model's own suggestion, used where the person has none. `uses` are the tiers that may hold
+    anything: with VRAM among them the plan is what a graphics card would bring. Raises `EngineError` with the numbers and the
+    nearest plan that works, before anything is allocated.
     """
     context = _context(footprint, wishes)
-    footprint = _without_table(machine, footprint, wishes, default_expert_ram, context)
-    fitting = _fitting_context(machine, footprint, context)
+    vram = _vram_use(machine, footprint, context) if Link.VRAM in uses else _Vram()
+    if vram.has_dense:
+        in_ram = replace(footprint, dense_bytes=0)
+    else:
+        in_ram = _without_table(machine, footprint, wishes, default_expert_ram, context)
+    fitting = None if vram.has_dense else _fitting_context(machine, in_ram, context)
     if wishes.context is None and fitting is not None:
         context = fitting
-    room = _room(machine, footprint, context)
-    if room < footprint.floor_bytes:
-        raise _too_little(machine, footprint, context, fitting)
-    kv, workspace = footprint.kv_bytes_per_token * context, footprint.workspace_bytes(PREFILL_CHUNK, context)
-    slots, why = _expert_slots(footprint, room, wishes.expert_ram, default_expert_ram)
+    room = _room(machine, in_ram, context, has_cache=not vram.has_dense)
+    if room + vram.slots * footprint.slot_bytes < footprint.floor_bytes:
+        raise _too_little(machine, in_ram, context, fitting)
+    slots, why = _expert_slots(footprint, max(0, room), wishes.expert_ram, default_expert_ram)
+    slots = min(slots, footprint.experts_total - vram.slots)
     layers = footprint.num_moe_layers
-    return Plan(
+    plan = Plan(
         model_name=footprint.name,
         architecture=footprint.architecture,
         weight_format=footprint.weight_format,
@@ -45,14 +71,41 @@ def make_plan(machine: Machine, footprint: Footprint, wishes: Wishes, default_ex
         top_k=footprint.top_k,
         expert_bytes=footprint.expert_bytes,
         slots_per_layer=tuple(slots // layers + (layer < slots % layers) for layer in range(layers)),
-        dense_bytes=footprint.dense_bytes,
+        dense_bytes=footprint.dense_bytes if vram.has_dense else in_ram.dense_bytes,
         expert_ram_bytes=slots * footprint.slot_bytes,
-        kv_bytes=kv,
-        workspace_bytes=workspace,
+        kv_bytes=footprint.kv_bytes_per_token * context,
+        workspace_bytes=footprint.workspace_bytes(PREFILL_CHUNK, context),
         context=context,
         model_bytes=footprint.model_bytes,
-        sentence=_sentence(footprint, slots, why),
+        sentence=_sentence(footprint, slots, why) if not vram.slots else _vram_sentence(footprint, vram, slots),
+        vram_slots=vram.slots,
     )
+    return replace(plan, tiers=_tiers(machine, footprint, plan, vram))
+
+
+def _vram_use(machine: Machine, footprint: Footprint, context: int) -> _Vram:
+    """Nothing where not even the dense part fits a card: layers are not split."""
+    cards = sorted((gpu for gpu in machine.gpus if gpu.is_usable), key=lambda gpu: gpu.vram_free or 0, reverse=True)
+    rooms = [int((gpu.vram_free or 0) * (1 - _VRAM_RESERVE_SHARE)) for gpu in cards]
+    fixed = footprint.dense_bytes + footprint.kv_bytes_per_token * context + footprint.workspace_bytes(PREFILL_CHUNK, context)
+    if not rooms or rooms[0] < fixed:
+        return _Vram()
+    free = [rooms[0] - fixed, *rooms[1:]]
+    slots = min(footprint.experts_total, sum(room // footprint.slot_bytes for room in free))
+    return _Vram(" + ".join(gpu.name for gpu in cards), sum(rooms), slots, has_dense=True)
+
+
+def _tiers(machine: Machine, footprint: Footprint, plan: Plan, vram: _Vram) -> tuple[Tier, ...]:
+    """From the fastest to the slowest, with what each holds."""
+    slots, room = sum(plan.slots_per_layer), machine.ram_available - reserve_bytes(machine)
+    dense, kv, workspace = plan.dense_bytes, plan.kv_bytes, plan.workspace_bytes
+    on_card = Tier(Link.VRAM, vram.name, vram.room, dense, kv, workspace, vram.slots * footprint.slot_bytes, vram.slots)
+    kept = (0, 0, 0) if vram.has_dense else (dense, kv, workspace)
+    in_ram = Tier(Link.RAM, "RAM", room, *kept, plan.expert_ram_bytes, slots)
+    drive = machine.drives[0] if machine.drives else None
+    free = (drive.free_bytes if drive else None) or 0
+    on_drive = Tier(Link.DISK, drive.device if drive else "", free, model=footprint.model_bytes)
+    return (on_card, in_ram, on_drive) if vram.has_dense else (in_ram, on_drive)
 
 
 def _without_table(
@@ -72,9 +125,11 @@ def reserve_bytes(machine: Machine) -> int:
     return int((_CAPPED_RESERVE_SHARE if machine.is_capped else _RESERVE_SHARE) * machine.ram_available)
 
 
-def _room(machine: Machine, footprint: Footprint, context: int) -> int:
-    """Bytes left for experts."""
-    fixed = footprint.dense_bytes + footprint.kv_bytes_per_token * context + footprint.workspace_bytes(PREFILL_CHUNK, context)
+def _room(machine: Machine, footprint: Footprint, context: int, *, has_cache: bool = True) -> int:
+    """Bytes left for experts; `has_cache` where the KV cache and the workspace are in RAM too."""
+    fixed = footprint.dense_bytes
+    if has_cache:
+        fixed += footprint.kv_bytes_per_token * context + footprint.workspace_bytes(PREFILL_CHUNK, context)
     return machine.ram_available - fixed - _RUNTIME_BYTES - reserve_bytes(machine)
 
 
@@ -157,6 +212,15 @@ def _too_little(machine: Machine, footprint: Footprint, context: int, fitting: i
         f"{format_bytes(kv)} context, the rest to run), and {format_bytes(machine.ram_available)} {limit}.",
         f"Ask for a context of {fitting}." if fitting else "Close other programs, or take a smaller model.",
     )
+
+
+def _vram_sentence(footprint: Footprint, vram: _Vram, ram_slots: int) -> str:
+    total = footprint.experts_total
+    rest = total - vram.slots - ram_slots
+    where = f"{vram.slots} of {total} experts in VRAM beside the dense weights"
+    if not rest:
+        return f"{where}, the other {ram_slots} in RAM." if ram_slots else f"Everything fits into the memory of {vram.name}."
+    return f"{where}, {ram_slots} in RAM; {rest} are read from disk when a token needs them."
 
 
 def _sentence(footprint: Footprint, slots: int, why: str) -> str:

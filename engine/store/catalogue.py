@@ -28,7 +28,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueModel:
-    """`releases` are (repository, weight format, bytes of its files)."""
+    """`releases` are (repository, weight format, bytes of its files); of those in `rough` the bytes are about right."""
 
     name: str
     architecture: str
@@ -37,6 +37,7 @@ class CatalogueModel:
     active_params: int
     geometry: Geometry
     releases: tuple[tuple[str, str, int], ...]
+    rough: frozenset[str] = frozenset()
 
 
 def read_catalogue() -> tuple[CatalogueModel, ...]:
@@ -53,4 +54,5 @@ def _model(entry: dict[str, Any]) -> CatalogueModel:
         active_params=int(entry["active_b"] * 1e9),
         geometry=Geometry(**entry["geometry"]),
         releases=tuple((item["repo"], item["format"], int(item["gb"] * 1e9)) for item in entry["releases"]),
+        rough=frozenset(item["repo"] for item in entry["releases"] if item.get("is_about")),
     )

@@ -185,14 +185,19 @@ class Download:
                 part.close()
 
     def _check_space(self) -> None:
+        """One that has begun waits for space where it is, as it does when the drive fills under way; a new one is refused."""
         missing, free = self._missing_bytes(), free_bytes(self._target.root)
-        if missing and missing + _SPARE_BYTES > free:
-            here = self._repository.nbytes - missing
-            already = f" ({format_bytes(here)} of it are here already)" if here else ""
-            place = existing_parent(self._target.root)
-            text = f"{self._order.repo} needs {format_bytes(missing)} more{already}; {place} has {format_bytes(free)} free."
-            hint = f"Free {format_bytes(missing + _SPARE_BYTES - free)} there, or choose another folder."
-            raise EngineError("download.no_space", text, hint)
+        if not missing or missing + _SPARE_BYTES <= free:
+            return
+        if missing < self._repository.nbytes:
+            first = next(file for file in self._repository.files if not self._is_present(file))
+            self._others = self._amounts_of_others(first)
+            self._wait_for_space(first)
+            return
+        place = existing_parent(self._target.root)
+        text = f"{self._order.repo} needs {format_bytes(missing)}; {place} has {format_bytes(free)} free."
+        hint = f"Free {format_bytes(missing + _SPARE_BYTES - free)} there, or choose another folder."
+        raise EngineError("download.no_space", text, hint)
 
     def _wait_for_space(self, file: RemoteFile) -> None:
         """Until what is missing fits. Raises `StoppedError`."""

@@ -14,7 +14,7 @@ from engine.store.hub import patiently
 from engine.store.web import Line, read_piece
 from engine.units import MB, format_bytes
 
-_FIRST_BYTES = 32 << 10  # holds the header of many shards
+_FIRST_BYTES = 16 << 10  # holds the header of many shards
 _AT_ONCE = 8
 _LARGEST_CONFIG = 10 * MB
 

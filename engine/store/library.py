@@ -65,6 +65,7 @@ def list_models(folder: Path, supported: frozenset[str]) -> tuple[ModelEntry, ..
     A broken one never hides the others. One whose drive is not there stays in the list, from memory.
     """
     records = Records(folder.parent)
+    _settle_moves(folder.parent, records)
     used = records.last_used()
     entries = [
         replace(_entry(place, supported), last_used=used.get(os.path.realpath(place.folder), 0.0))
@@ -75,6 +76,21 @@ def list_models(folder: Path, supported: frozenset[str]) -> tuple[ModelEntry, ..
     outside = [entry for entry in entries if not Path(entry.path).is_relative_to(folder)]
     records.remember([*outside, *away])
     return (*entries, *arriving, *away)
+
+
+def _settle_moves(data: Path, records: Records) -> None:
+    """What a move that was killed has left; one that runs now holds its repository's lock."""
+    if not (repos := {move.repo for move in records.moves()}):
+        return
+    from engine.store.jobs import Jobs  # here, since they bring the Hub's client
+    from engine.store.moves import settle
+
+    for repo in repos:
+        if (lock := Jobs(data).lock(repo, 0)) is not None:
+            try:
+                settle(records, repo)
+            finally:
+                lock.release()
 
 
 def watched_folders(folder: Path, records: Records) -> tuple[Path, ...]:

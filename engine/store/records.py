@@ -53,6 +53,17 @@ class Record:
         return replace(self, files=(*(other for other in self.files if other.path != file.path), file))
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One that has begun: of the model in `root` to `goal`, where `files` are made by their names."""
+
+    repo: str
+    commit: str
+    root: str
+    goal: str
+    files: tuple[str, ...]
+
+
 class Records:
     def __init__(self, data: Path) -> None:
         self._file = StateFile(data / "library.json")
@@ -71,6 +82,18 @@ class Records:
     def drop(self, record: Record) -> None:
         with self._file.edit() as value:
             value["models"] = _others(value, record)
+
+    def moves(self) -> list[Move]:
+        """Those that have begun and not ended."""
+        return [Move(**item | {"files": tuple(item["files"])}) for item in self._file.read().get("moves", [])]
+
+    def note_move(self, move: Move) -> None:
+        with self._file.edit() as value:
+            value["moves"] = [*value.get("moves", []), asdict(move)]
+
+    def drop_move(self, move: Move) -> None:
+        with self._file.edit() as value:
+            value["moves"] = [item for item in value.get("moves", []) if (item["root"], item["goal"]) != (move.root, move.goal)]
 
     def folders(self) -> list[Path]:
         """Chosen folders, in which models lie."""

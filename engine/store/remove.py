@@ -1,21 +1,11 @@
-"""Takes models off this computer: deletes the files that Stoker brought and no others, or moves them to another folder."""
+"""Takes models off this computer: deletes the files that Stoker brought and no others."""
 
 import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from engine.errors import EngineError
 from engine.protocol import ModelState
-from engine.store.hashing import file_matches
-from engine.store.records import KnownFile, Record, Records
-from engine.store.target import check_folder, existing_parent, free_bytes
-from engine.units import format_bytes
-
-_COPY_BYTES = 8 << 20
+from engine.store.records import Record, Records
 
 
 def record_for(records: Records, name: str) -> Record:
@@ -64,81 +54,6 @@ def delete_partial(records: Records, repo: str) -> None:
     for record in records.of_repo(repo):
         if record.state is ModelState.ARRIVING and not record.folder:
             remove(records, record)
-
-
-def move(
-    records: Records, record: Record, folder: Path, progress: Callable[[int, int], None], is_stopped: Callable[[], bool]
-) -> Path:
-    """Copy, compare, then delete; the first copy stays whole until the second is. Returns the new folder."""
-    if record.state is not ModelState.WHOLE:
-        raise EngineError("store.not_whole", f"{record.repo} is not complete.", f"Finish it first: stoker pull {record.repo}")
-    parent = check_folder(folder)
-    goal = parent / record.repo.replace("/", "--")
-    working = goal.with_name(f"{goal.name}.partial")
-    named = _by_name(record)
-    total = sum(file.size for file in named.values())
-    if goal.exists() or working.exists():
-        raise EngineError("download.taken", f"{goal} is there already.", "Choose another folder; nothing was moved.")
-    if (free := free_bytes(parent)) < total:
-        place = existing_parent(parent)
-        text = f"{record.repo} takes {format_bytes(total)}; {place} has {format_bytes(free)} free."
-        raise EngineError("download.no_space", text, f"Free {format_bytes(total - free)} there, or choose another folder.")
-    with _cleaned_up(working, record.repo):
-        done, files = 0, []
-        for name, file in named.items():
-            copy = working / name
-            _copy(Path(file.path), copy, partial(_add, progress, done, total), is_stopped)
-            if not file_matches(copy, file.size, file.checksum, is_stopped):
-                text = f"The copy of {name} is not the same, or was not compared to its end."
-                raise EngineError("store.copy", text, "Check both drives; nothing was moved.")
-            done += file.size
-            files.append(KnownFile(str(goal / name), file.size, file.checksum, copy.stat().st_mtime_ns, True))
-        os.replace(working, goal)
-    records.put(replace(record, root=str(goal), folder=str(goal), files=tuple(files), pointers=()))
-    remove(records, record)
-    return goal
-
-
-@contextmanager
-def _cleaned_up(working: Path, repo: str) -> Iterator[None]:
-    """Make the folder in which a copy gathers; whatever happens, it is gone afterwards."""
-    try:
-        working.mkdir(parents=True)
-        try:
-            yield
-        finally:
-            shutil.rmtree(working, ignore_errors=True)
-    except OSError as error:
-        text = f"{repo} could not be copied: {error.strerror or error}."
-        raise EngineError("store.copy", text, "Check the drive; nothing was moved.") from error
-
-
-def _add(progress: Callable[[int, int], None], done: int, total: int, count: int) -> None:
-    progress(done + count, total)
-
-
-def _by_name(record: Record) -> dict[str, KnownFile]:
-    """Files by their names in the model's folder; a blob may have several there. Raises `EngineError` where one is missing."""
-    folder, found = Path(record.folder), {}
-    places = {Path(file.path).resolve(): file for file in record.files}
-    for item in folder.iterdir():
-        if (file := places.get(item.resolve())) is not None:
-            found[item.name] = file
-    if set(found.values()) != set(record.files):
-        raise EngineError("store.not_whole", f"{record.repo} lacks files.", f"Bring them again: stoker pull {record.repo}")
-    return found
-
-
-def _copy(source: Path, copy: Path, progress: Callable[[int], None], is_stopped: Callable[[], bool]) -> None:
-    done, buffer = 0, memoryview(bytearray(_COPY_BYTES))
-    with source.open("rb", buffering=0) as reader, copy.open("xb", buffering=0) as writer:
-        while count := reader.readinto(buffer):
-            if is_stopped():
-                raise EngineError("store.stopped", "Moving was stopped.", "The model is where it was.")
-            writer.write(buffer[:count])
-            done += count
-            progress(done)
-        os.fsync(writer.fileno())
 
 
 def _parts(record: Record) -> list[Path]:

@@ -12,12 +12,13 @@ from pytestqt.qtbot import QtBot
 ROOT = Path(__file__).parents[2]
 
 
-def test_window_imports_no_tensor_library() -> None:
+def test_window_imports_no_tensor_library_and_no_client_of_the_hub() -> None:
     code = (
         "import sys, app.main, app.main_window\n"
         "from app.pages import PAGES\n"
         "for page in PAGES: page.load()\n"
-        "print(*sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'numpy', 'safetensors', 'transformers'}))"
+        "print(*sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'numpy', 'safetensors', 'transformers', "
+        "'huggingface_hub', 'httpx', 'httpx2'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == ""

@@ -6,7 +6,7 @@ import pytest
 
 from app.core.download_words import job_words, left_text
 from app.core.library_words import state_words, used_text
-from app.core.verdicts import best_release, gain_text, in_format, recommended, sort_models, speed_text, subtitle
+from app.core.verdicts import best_release, gain_text, in_format, recommended, size_text, sort_models, speed_text, subtitle
 from engine.protocol import (
     DownloadJob,
     DownloadProgress,
@@ -109,3 +109,9 @@ def test_words_of_the_library() -> None:
     assert [used_text(seconds, now) for seconds in (0, now, now - day, now - 9 * day, now - 200 * day)] == [
         "not used yet", "used today", "used yesterday", "used 9 days ago", "used 6 months ago",
     ]  # fmt: skip
+
+
+def test_a_size_that_is_rounded_says_so() -> None:
+    assert size_text(Release("m/a", "FP8", 31_200_000_000, is_about=True)) == "FP8 · about 31.2 GB"
+    assert size_text(Release("m/a", "FP8", 31_200_000_000)) == "FP8 · 31.2 GB"
+    assert size_text(Release("m/a", "FP8", 0, is_about=True)) == "FP8"

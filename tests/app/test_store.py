@@ -1,11 +1,16 @@
 """The download child behind Qt: every question answered once, whatever the child does; the queue that lives on it; the token."""
 
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import keyring
+import keyring.backend
+import keyring.backends.fail
+import keyring.backends.null
+import keyring.errors
 import pytest
 from pytestqt.qtbot import QtBot
 
@@ -173,6 +178,77 @@ def test_the_token_falls_back_to_a_file_for_this_person_alone(tmp_path: Path, mo
     store.save("")
     assert not file.exists()
     assert TokenStore(file).value == ""
+
+
+class Memory(keyring.backend.KeyringBackend):
+    """A keyring that works."""
+
+    priority = 9
+    kept: dict[tuple[str, str], str]
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self.kept[service, username] = password
+
+    def get_password(self, service: str, username: str) -> str | None:
+        return self.kept.get((service, username))
+
+    def delete_password(self, service: str, username: str) -> None:
+        if (service, username) not in self.kept:
+            raise keyring.errors.PasswordDeleteError
+        del self.kept[service, username]
+
+
+def _memory() -> Memory:
+    ring = Memory()  # type: ignore[no-untyped-call]
+    ring.kept = {}
+    return ring
+
+
+@pytest.fixture
+def use_backend() -> Iterator[Callable[[keyring.backend.KeyringBackend], None]]:
+    before = keyring.get_keyring()
+    yield keyring.set_keyring
+    keyring.set_keyring(before)
+
+
+def test_the_token_is_kept_in_the_systems_keyring(
+    tmp_path: Path, use_backend: Callable[[keyring.backend.KeyringBackend], None]
+) -> None:
+    ring, file = _memory(), tmp_path / "hub-token"
+    use_backend(ring)
+    assert "keyring" in TokenStore(file).save("hf_secret")
+    assert list(ring.kept.values()) == ["hf_secret"]
+    assert not file.exists()
+    assert TokenStore(file).value == "hf_secret"
+    TokenStore(file).save("")
+    assert ring.kept == {}
+    assert TokenStore(file).value == ""
+
+
+def test_a_token_in_the_file_moves_into_a_keyring_when_it_is_saved_again(
+    tmp_path: Path, use_backend: Callable[[keyring.backend.KeyringBackend], None]
+) -> None:
+    file = tmp_path / "hub-token"
+    use_backend(keyring.backends.fail.Keyring())
+    assert str(file) in TokenStore(file).save("hf_secret")
+    ring = _memory()
+    use_backend(ring)
+    assert TokenStore(file).value == "hf_secret"
+    TokenStore(file).save("hf_secret")
+    assert not file.exists()
+    assert list(ring.kept.values()) == ["hf_secret"]
+
+
+@pytest.mark.parametrize("backend", [keyring.backends.fail.Keyring, keyring.backends.null.Keyring], ids=["fail", "null"])
+def test_without_a_keyring_the_token_is_kept_in_a_file(
+    tmp_path: Path,
+    use_backend: Callable[[keyring.backend.KeyringBackend], None],
+    backend: Callable[[], keyring.backend.KeyringBackend],
+) -> None:
+    use_backend(backend())
+    file = tmp_path / "hub-token"
+    assert str(file) in TokenStore(file).save("hf_secret")
+    assert TokenStore(file).value == "hf_secret"
 
 
 def test_a_keyring_is_preferred_and_a_broken_one_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

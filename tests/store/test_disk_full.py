@@ -53,24 +53,32 @@ def test_a_model_larger_than_the_space_is_refused_before_it_starts(hub: FakeHub,
     with pytest.raises(EngineError) as caught:
         Pull(line_to(hub), computer / "data", Order(REPO, folder=str(drive / "models"))).run()
     assert caught.value.code == "download.no_space"
-    assert "needs 6.02 MB more" in caught.value.text
+    assert "needs 6.02 MB;" in caught.value.text
     assert "2.00 MB free" in caught.value.text
     assert not hub.requests_for(SECOND)
 
 
-def test_what_is_there_already_counts(hub: FakeHub, drive: Path, computer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_has_begun_counts_what_is_there_and_waits_for_the_rest(
+    hub: FakeHub, drive: Path, computer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pull = Pull(line_to(hub), computer / "data", Order(REPO, folder=str(drive / "models")))
     hub.always(SECOND, faults.Slow(3e6))
     pull.run_until(4_000_000)
     monkeypatch.setattr("engine.store.download._SPARE_BYTES", 100_000)
-    fill(drive, 1_000_000)
-    with pytest.raises(EngineError) as caught:
-        pull.run()
-    assert caught.value.code == "download.no_space"
-    assert "of it are here already" in caught.value.text
-    (drive / "filler").unlink()
-    fill(drive, 2_500_000)  # less than the model, more than what is missing
-    assert_same(pull.run(), hub.repos[REPO])
+    monkeypatch.setattr("engine.store.download._FULL_POLL_SECONDS", 0.1)
+    monkeypatch.setattr("engine.store.download._LEAST_FULL_SECONDS", 0.2)
+    filler = fill(drive, 1_000_000)
+    pull.reports.clear()
+    thread = threading.Thread(target=pull.run)
+    thread.start()
+    _until(lambda: "more must be free" in pull.troubles)
+    assert pull.reports[-1].done_bytes >= 4_000_000
+    asked = len(hub.requests_for(SECOND))
+    os.truncate(filler, filler.stat().st_size - 1_500_000)  # less than the model is free then, more than what is missing
+    thread.join(30)
+    assert not thread.is_alive()
+    assert len(hub.requests_for(SECOND)) > asked, "nothing was brought while it waited"
+    assert_same(drive / "models" / "maker--Model-8x1", hub.repos[REPO])
 
 
 def test_a_drive_that_fills_pauses_tells_how_much_and_goes_on(

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from hashlib import sha256
 from pathlib import Path
 
@@ -10,11 +12,14 @@ import pytest
 from engine.errors import EngineError
 from engine.protocol import ModelEntry, ModelState
 from engine.store.download import Order
+from engine.store.jobs import Jobs
 from engine.store.library import add_folder, find_model, list_models
+from engine.store.moves import move
 from engine.store.records import Records
-from engine.store.remove import files_of, move, record_for, remove
+from engine.store.remove import files_of, record_for, remove
 from engine.store.target import check_folder
 from engine.store.verify import verify
+from tests.helpers.host_client import ROOT
 from tests.helpers.tiny import write_mixtral
 from tests.hub import faults
 from tests.hub.server import FakeHub
@@ -123,7 +128,7 @@ def test_moving_copies_compares_and_deletes(hub: FakeHub, pull: Pull, computer: 
     again = move(records, record_for(records, REPO), computer / "other", lambda *_: None, lambda: False)
     assert_same(again, hub.repos[REPO])
     assert not goal.exists()
-    assert listed(computer) == {} or Path(listed(computer)[REPO].path) == again
+    assert Path(listed(computer)[REPO].path) == again
 
 
 def test_a_move_that_fails_leaves_the_first_copy(hub: FakeHub, pull: Pull, computer: Path) -> None:
@@ -139,6 +144,83 @@ def test_a_move_that_fails_leaves_the_first_copy(hub: FakeHub, pull: Pull, compu
     (computer / "new" / "maker--Model-8x1").mkdir()
     with pytest.raises(EngineError, match="there already"):
         move(records, record_for(records, REPO), computer / "new", lambda *_: None, lambda: False)
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+import huggingface_hub.constants
+import engine.store.moves as moves
+from engine.store.records import Records
+from engine.store.remove import record_for
+
+moment, data, cache, goal = sys.argv[1:]
+huggingface_hub.constants.HF_HUB_CACHE = cache
+replace, progress = os.replace, lambda *_: None
+
+def replace_or_end(source, target):
+    os._exit(9) if str(source).endswith(".partial") else replace(source, target)
+
+def end_half_way(records, record):
+    Path(record.pointers[0]).unlink()
+    os._exit(9)
+
+if moment == "copying":
+    progress = lambda *_: os._exit(9)
+elif moment == "copied":
+    os.replace = replace_or_end
+elif moment == "named":
+    moves.remove = lambda *_: os._exit(9)
+else:
+    moves.remove = end_half_way
+records = Records(Path(data))
+moves.move(records, record_for(records, "maker/Model-8x1"), Path(goal), progress, lambda: False)
+"""
+
+
+@pytest.mark.parametrize("moment", ["copying", "copied", "named", "half deleted"])
+def test_a_move_that_was_killed_is_undone_or_finished_when_the_library_is_looked_at(
+    hub: FakeHub, pull: Pull, computer: Path, moment: str
+) -> None:
+    old = pull.run()
+    records = Records(computer / "data")
+    new, working = computer / "new" / "maker--Model-8x1", computer / "new" / "maker--Model-8x1.partial"
+    arguments = [moment, str(computer / "data"), str(computer / "hf" / "hub"), str(new.parent)]
+    ended = subprocess.run([sys.executable, "-c", _KILLED, *arguments], cwd=ROOT, timeout=120)
+    assert ended.returncode == 9
+    assert working.exists() == (moment in ("copying", "copied"))
+    (new.parent / "other.txt").write_text("somebody's")
+    if moment == "copying":
+        (working / "notes.txt").write_text("somebody's too")
+        assert Path(listed(computer)[REPO].path) == old
+        assert_same(old, hub.repos[REPO])
+        assert [path.name for path in working.iterdir()] == ["notes.txt"], "what is not of the move stays"
+        (working / "notes.txt").unlink()
+        listed(computer)
+        assert not working.exists()
+        assert records.moves() == []
+        move(records, record_for(records, REPO), new.parent, lambda *_: None, lambda: False)
+    assert Path(listed(computer)[REPO].path) == new
+    assert_same(new, hub.repos[REPO])
+    assert not old.exists()
+    assert not working.exists()
+    assert records.moves() == []
+    assert (new.parent / "other.txt").exists()
+
+
+def test_a_move_that_runs_now_is_left_alone(hub: FakeHub, pull: Pull, computer: Path) -> None:
+    pull.run()
+    records = Records(computer / "data")
+    seen: list[list[str]] = []
+
+    def look(*_: int) -> None:
+        listed(computer)
+        seen.append([path.name for path in (computer / "new").iterdir()])
+
+    with Jobs(computer / "data").held(REPO):
+        goal = move(records, record_for(records, REPO), computer / "new", look, lambda: False)
+    assert seen[0] == ["maker--Model-8x1.partial"]
+    assert_same(goal, hub.repos[REPO])
 
 
 def test_a_drive_that_is_away_keeps_its_models_in_the_list(

@@ -1,7 +1,11 @@
 """Finding models on the Hub, reading their cards, and the verdict from headers alone, over a fake hub."""
 
 import json
+import os
+import struct
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,9 +13,8 @@ import torch
 from engine.checkpoint.index import open_checkpoint
 from engine.engine import inspect
 from engine.errors import EngineError
-from engine.hardware.machine import Machine, Rates
-from engine.judge import Ground, footprint_of, judge_catalogue, judge_checkpoint, plan_remote
-from engine.meter import Link
+from engine.hardware.machine import Machine
+from engine.judge import Ground, footprint_of, judge_catalogue, judge_checkpoint, plan_named
 from engine.models.registry import SUPPORTED
 from engine.protocol import Fit, Gate, HubSort
 from engine.store.catalogue import read_catalogue
@@ -19,19 +22,29 @@ from engine.store.formats import format_name, unread_method
 from engine.store.search import plain_card, read_card, search
 from engine.store.web import Line
 from engine.units import GB
+from tests.helpers.rates import notebook
 from tests.helpers.tiny import write_mixtral
 from tests.hub.server import FakeHub
+from tests.perf import layout
+from tests.perf.encode import ENCODINGS
+from tests.perf.shapes import SHAPES, config_of
 from tests.store.conftest import line_to
 
-ROOMY = Ground(Machine(64 * GB, 60 * GB, False), Rates(30.0, 0.0, {Link.RAM: 40.0, Link.DISK: 3.0}), 10**13)
+FREE = 10**13
+
+
+@pytest.fixture
+def roomy(tmp_path: Path) -> Ground:
+    machine = Machine(64 * GB, 60 * GB, False)
+    return Ground(machine, notebook(tmp_path / "data", machine, tmp_path), FREE, tmp_path)
 
 
 def files_of(folder: Path) -> dict[str, bytes | Path]:
     return {item.name: item.read_bytes() for item in folder.iterdir()}
 
 
-def with_ram(gigabytes: float, free: int = 10**13) -> Ground:
-    return Ground(Machine(int(64 * GB), int(gigabytes * GB), False), ROOMY.rates, free)
+def with_ram(roomy: Ground, gigabytes: float, free: int = FREE) -> Ground:
+    return replace(roomy, machine=replace(roomy.machine, ram_available=int(gigabytes * GB)), free_bytes=free)
 
 
 def test_search_by_name_and_by_architecture(hub: FakeHub, line: Line) -> None:
@@ -48,15 +61,13 @@ def test_search_by_name_and_by_architecture(hub: FakeHub, line: Line) -> None:
 
 
 def test_search_without_a_network_says_so(line: Line) -> None:
-    from dataclasses import replace
-
     nowhere = replace(line, access=replace(line.access, endpoint="http://127.0.0.1:9"))
     with pytest.raises(EngineError, match="online") as caught:
         search(nowhere, "x", HubSort.DOWNLOADS, SUPPORTED)
     assert caught.value.code == "hub.unreachable"
 
 
-def test_verdict_from_headers_equals_the_loaders(hub: FakeHub, line: Line, tmp_path: Path) -> None:
+def test_verdict_from_headers_equals_the_loaders(hub: FakeHub, line: Line, tmp_path: Path, roomy: Ground) -> None:
     folder = write_mixtral(tmp_path / "tiny", torch.bfloat16)
     hub.add("maker/Tiny", files_of(folder))
     loaders, ours = inspect(folder).footprint, footprint_of(open_checkpoint(folder))
@@ -65,24 +76,24 @@ def test_verdict_from_headers_equals_the_loaders(hub: FakeHub, line: Line, tmp_p
     same = ("dense_bytes", "dense_read_bytes", "expert_bytes", "num_moe_layers", "num_experts", "top_k", "num_layers",
             "num_kv_heads", "head_dim", "hidden_size", "expert_size", "vocab_size", "max_context", "model_bytes", "weight_format")  # fmt: skip
     assert {name: getattr(ours, name) for name in same} == {name: getattr(loaders, name) for name in same}
-    model, num_files = plan_remote(line, "maker/Tiny", ROOMY, lambda: False)
+    model, num_files = plan_named(line, "maker/Tiny", roomy, lambda: False)
     (release,) = model.releases
     assert release.verdict is not None
     assert (release.verdict.fit, release.weight_format, num_files) == (Fit.RAM, "BF16", 4)
     assert release.bytes == sum(item.stat().st_size for item in folder.iterdir())
 
 
-def test_a_plan_moves_headers_alone(hub: FakeHub, line: Line, tmp_path: Path) -> None:
+def test_a_plan_moves_headers_alone(hub: FakeHub, line: Line, tmp_path: Path, roomy: Ground) -> None:
     folder = write_mixtral(
         tmp_path / "tiny", torch.float32, hidden_size=512, intermediate_size=512, vocab_size=3000, num_hidden_layers=1
     )
     hub.add("maker/Large", files_of(folder))
-    plan_remote(line, "maker/Large", ROOMY, lambda: False)
+    plan_named(line, "maker/Large", roomy, lambda: False)
     assert sum(item.stat().st_size for item in folder.iterdir()) > 30e6
     assert hub.sent_bytes < 200_000
 
 
-def test_verdicts_follow_memory_and_drive() -> None:
+def test_verdicts_follow_memory_and_drive(roomy: Ground) -> None:
     model = next(model for model in read_catalogue() if model.name == "gpt-oss-20b")
 
     def verdict(ground: Ground) -> tuple[Fit, tuple[float, float] | None]:
@@ -90,22 +101,22 @@ def test_verdicts_follow_memory_and_drive() -> None:
         assert found is not None
         return found.fit, found.tokens_per_second
 
-    assert verdict(with_ram(40))[0] is Fit.RAM
-    assert verdict(with_ram(9))[0] is Fit.DISK
-    assert verdict(with_ram(2))[0] is Fit.NO_MEMORY
-    assert verdict(with_ram(40, free=5 * GB))[0] is Fit.NO_SPACE
-    slower, faster = verdict(with_ram(9))[1], verdict(with_ram(12))[1]
+    assert verdict(with_ram(roomy, 40))[0] is Fit.RAM
+    assert verdict(with_ram(roomy, 9))[0] is Fit.DISK
+    assert verdict(with_ram(roomy, 2))[0] is Fit.NO_MEMORY
+    assert verdict(with_ram(roomy, 40, free=5 * GB))[0] is Fit.NO_SPACE
+    slower, faster = verdict(with_ram(roomy, 9))[1], verdict(with_ram(roomy, 12))[1]
     assert slower is not None
     assert faster is not None
     assert slower < faster
-    assert verdict(Ground(ROOMY.machine, None, 10**13)) == (Fit.RAM, None)
-    more = judge_catalogue(model, with_ram(9)).releases[0].verdict
+    assert verdict(replace(roomy, notebook=None)) == (Fit.RAM, None)
+    more = judge_catalogue(model, with_ram(roomy, 9)).releases[0].verdict
     assert more is not None
     assert more.with_more_ram is not None
     assert more.with_more_ram > slower
 
 
-def test_every_entry_of_the_catalogue_adds_up() -> None:
+def test_every_entry_of_the_catalogue_adds_up(roomy: Ground) -> None:
     models = read_catalogue()
     assert len(models) >= 15
     repos = [repo for model in models for repo, _, _ in model.releases]
@@ -115,7 +126,7 @@ def test_every_entry_of_the_catalogue_adds_up() -> None:
         routed = shape.moe_layers * shape.experts * shape.matrices * shape.hidden * shape.expert_size
         assert 0.6 < routed / model.total_params < 1, model.name
         assert model.active_params < model.total_params
-        verdicts = [release.verdict for release in judge_catalogue(model, ROOMY).releases]
+        verdicts = [release.verdict for release in judge_catalogue(model, roomy).releases]
         is_supported = model.architecture in SUPPORTED
         assert all(verdict is not None and (verdict.fit is not Fit.UNSUPPORTED) == is_supported for verdict in verdicts), (
             model.name
@@ -124,12 +135,12 @@ def test_every_entry_of_the_catalogue_adds_up() -> None:
             assert min(shape.kv_heads, shape.head_dim, shape.vocab, shape.max_context) > 0, model.name
 
 
-def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
+def test_what_is_not_supported_is_said(tmp_path: Path, roomy: Ground) -> None:
     folder = write_mixtral(tmp_path / "other", model_type="llama")
-    found = judge_checkpoint(open_checkpoint(folder), 1, ROOMY)
+    found = judge_checkpoint(open_checkpoint(folder), 1, roomy)
     assert (found.fit, "llama" in found.text) == (Fit.UNSUPPORTED, True)
     folder = write_mixtral(tmp_path / "bits", quantization_config={"quant_method": "bitsandbytes"})
-    found = judge_checkpoint(open_checkpoint(folder), 1, ROOMY)
+    found = judge_checkpoint(open_checkpoint(folder), 1, roomy)
     assert (found.fit, "bitsandbytes" in found.text) == (Fit.UNSUPPORTED, True)
 
 
@@ -161,12 +172,45 @@ def test_card(hub: FakeHub, line: Line) -> None:
     assert len(long) < 50_000
 
 
-def test_a_gated_repository_cannot_be_judged_without_access(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_gated_repository_cannot_be_judged_without_access(hub: FakeHub, tmp_path: Path, roomy: Ground) -> None:
     folder = write_mixtral(tmp_path / "tiny", torch.bfloat16)
     hub.tokens = {"hf_a"}
     hub.add("maker/Gated", files_of(folder), gate="auto", accepted={"hf_a"})
     with pytest.raises(EngineError) as caught:
-        plan_remote(line_to(hub), "maker/Gated", ROOMY, lambda: False)
+        plan_named(line_to(hub), "maker/Gated", roomy, lambda: False)
     assert caught.value.code == "hub.gated"
-    model, _ = plan_remote(line_to(hub, "hf_a"), "maker/Gated", ROOMY, lambda: False)
+    model, _ = plan_named(line_to(hub, "hf_a"), "maker/Gated", roomy, lambda: False)
     assert model.gate is Gate.TERMS
+
+
+def test_the_plan_of_a_huge_checkpoint_moves_little(hub: FakeHub, line: Line, roomy: Ground, tmp_path: Path) -> None:
+    """700 GB in shards as makers cut them, with every tensor by name; the files are holes behind their headers."""
+    shape = replace(SHAPES["qwen3-30b-a3b"], layers=60, hidden=6144, expert_size=2560)
+    shards: list[dict[str, Any]] = [{}]
+    size = total = 0
+    for spec, _ in layout.parts(shape, ENCODINGS["bf16"], ENCODINGS["bf16"], "uniform", 0):
+        if size + spec.num_bytes > 4.3e9:
+            shards.append({})
+            size = 0
+        offsets = [size, size + spec.num_bytes]
+        shards[-1][spec.name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": offsets}
+        size, total = size + spec.num_bytes, total + spec.num_bytes
+    assert total > 690e9
+    files: dict[str, bytes | Path] = {"config.json": json.dumps(config_of(shape)).encode()}
+    for number, header in enumerate(shards, 1):
+        file = tmp_path / f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        text = json.dumps(header).encode()
+        file.write_bytes(struct.pack("<Q", len(text)) + text)
+        os.truncate(file, 8 + len(text) + max(item["data_offsets"][1] for item in header.values()))
+        files[file.name] = file
+    hub.add("maker/Huge", files, sha256=dict.fromkeys(files, "0" * 64))
+    model, num_files = plan_named(line, "maker/Huge", roomy, lambda: False)
+    (release,) = model.releases
+    assert num_files == len(shards) + 1
+    assert release.bytes >= total
+    assert release.verdict is not None
+    assert release.verdict.fit is Fit.DISK
+    assert release.verdict.plan is not None
+    assert release.verdict.plan.model_bytes == total
+    assert release.verdict.plan.predicted_tokens_per_second is not None
+    assert hub.sent_bytes < 5_000_000

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.core.download_words import SIGN_IN_CODES, job_words
-from app.core.figures import format_bytes
 from app.core.library_words import STATE_HINTS, entry_size, entry_subtitle, state_words
 from app.core.problem import Action
 from app.core.row import RowView
-from app.core.verdicts import FIT_COLORS, FIT_WORDS, best_release, gain_text, size_text, speed_text, subtitle
+from app.core.verdicts import FIT_COLORS, FIT_WORDS, best_release, bytes_text, gain_text, size_text, speed_text, subtitle
 from engine.protocol import DownloadJob, DownloadState, Failed, HubModel, ModelEntry, ModelState, Progress, Release, Verdict
 
 
@@ -50,7 +49,7 @@ def model_row(model: HubModel, here_of: Callable[[str], Here], failure: Failed |
 def release_row(release: Release, here: Here, failure: Failed | None, deeds: Deeds) -> RowView:
     """One of several formats, among the details of a model."""
     chip, color, tooltip = _verdict_words(release.verdict, failure)
-    size = format_bytes(release.bytes) if release.bytes else ""
+    size = bytes_text(release)
     actions = tuple(item for item in _offer_actions(release, here, deeds, is_opened=True) if item[0] != "Details")
     title = release.weight_format or release.repo.split("/")[-1]
     return RowView(

@@ -1,0 +1,90 @@
+"""What the kernels give for every weight format, with made-up experts of a usual size: before any model is on the computer."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+from engine.kernels.kernels import Kernels
+from engine.kernels.native import ExpertTable
+from engine.kernels.weights import Format, ScaleType, Weight
+from engine.rates import Curve
+from engine.rehearsal import drawn_memory
+
+_HIDDEN, _INNER, _TOP_K = 2048, 768, 8  # of Qwen3-30B-A3B
+_CACHE_BYTES = 128 << 20
+_ROWS = (1, 2, 4, 8, 16, 64)
+_SECONDS = 0.08
+
+
+def _bf16(memory: torch.Tensor, rows: int, cols: int) -> Weight:
+    return Weight(Format.BF16, rows, cols, memory, 2 * cols)
+
+
+def _fp8(memory: torch.Tensor, rows: int, cols: int) -> Weight:
+    scales = torch.full((rows // 128 * (cols // 128),), 0.01).view(torch.uint8)
+    return Weight(Format.E4M3, rows, cols, memory, cols, ScaleType.F32, scales, cols // 32, 4, 128, 128)
+
+
+def _mxfp4(memory: torch.Tensor, rows: int, cols: int) -> Weight:
+    return _grouped(memory, rows, cols, Format.E2M1, ScaleType.E8M0, 32)
+
+
+def _nvfp4(memory: torch.Tensor, rows: int, cols: int) -> Weight:
+    return _grouped(memory, rows, cols, Format.E2M1, ScaleType.E4M3, 16)
+
+
+def _int4(memory: torch.Tensor, rows: int, cols: int) -> Weight:
+    return _grouped(memory, rows, cols, Format.INT4, ScaleType.BF16, 128)
+
+
+def _grouped(memory: torch.Tensor, rows: int, cols: int, form: Format, scale: ScaleType, block: int) -> Weight:
+    """Codes of half a byte with a scale for each block of a row; the scales lie behind the codes."""
+    size = 2 if scale is ScaleType.BF16 else 1
+    per_row = cols // block * size
+    codes = rows * cols // 2
+    memory[codes : codes + rows * per_row] = 0x3F  # a positive number in each type of scale
+    return Weight(
+        form, rows, cols, memory[:codes], cols // 2, scale, memory[codes : codes + rows * per_row], per_row, size, 1, block
+    )
+
+
+_MAKERS: dict[str, tuple[Callable[[torch.Tensor, int, int], Weight], float]] = {
+    "BF16": (_bf16, 2.0), "FP8": (_fp8, 1.0), "MXFP4": (_mxfp4, 0.5 + 1 / 32), "NVFP4": (_nvfp4, 0.5 + 1 / 16),
+    "INT4": (_int4, 0.5 + 2 / 128),
+}  # fmt: skip
+
+
+def measure_formats(kernels: Kernels, should_stop: Callable[[], bool] = lambda: False) -> dict[str, Curve]:
+    """GB/s of weights by rows per expert, for each format, in about two seconds; those measured so far when told to stop."""
+    found = {}
+    for name, (make, weight_bytes) in _MAKERS.items():
+        if should_stop():
+            break
+        found[name] = _measure(kernels, make, int(weight_bytes * _HIDDEN * _INNER))
+    return found
+
+
+def _measure(kernels: Kernels, make: Callable[[torch.Tensor, int, int], Weight], matrix_bytes: int) -> Curve:
+    stride = -(-matrix_bytes // 64) * 64
+    count = max(_TOP_K, _CACHE_BYTES // (3 * stride))
+    memory = drawn_memory(3 * count * stride).view(3 * count, stride)
+    table = ExpertTable(count)
+    for slot in range(count):
+        gate, up, down = memory[3 * slot : 3 * slot + 3]
+        table.set(slot, make(gate, _INNER, _HIDDEN), make(up, _INNER, _HIDDEN), make(down, _HIDDEN, _INNER))
+    return tuple((float(rows), 3 * _TOP_K * matrix_bytes / _seconds(kernels, table, count, rows) / 1e9) for rows in _ROWS)
+
+
+def _seconds(kernels: Kernels, table: ExpertTable, count: int, rows: int) -> float:
+    x, weights = torch.randn(rows, _HIDDEN), torch.ones(rows, _TOP_K)
+    times: list[float] = []
+    begun, first = time.perf_counter(), 0
+    while time.perf_counter() - begun < _SECONDS or len(times) < 2:
+        slots = (torch.arange(first, first + _TOP_K, dtype=torch.int32) % count).expand(rows, _TOP_K).contiguous()
+        entered = time.perf_counter()
+        kernels.moe(table, x, slots, None, weights)
+        times.append(time.perf_counter() - entered)
+        first += _TOP_K
+    return median(times)

@@ -1,0 +1,155 @@
+"""One plan with everything that can be said of it before it runs: for the label, the wizard, the loader and the command line.
+
+Pure, like its parts: what is known of this computer comes in as `Knowledge`, and what is not known is named, never assumed.
+"""
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, replace
+
+from engine.config import Wishes
+from engine.errors import EngineError
+from engine.hardware.machine import Machine
+from engine.meter import Link
+from engine.plan.footprint import Footprint
+from engine.plan.locality import PUBLISHED, Locality
+from engine.plan.plan import ENGINE_USES, WITH_VRAM, make_plan
+from engine.plan.predict import NO_CORRECTION, Correction, predict
+from engine.protocol import Change, Fit, Gain, Plan
+from engine.rates import Rates
+from engine.units import GB, MB, format_bytes
+
+_MORE_RAM = tuple(size * GB for size in (8, 16, 32, 64, 96, 128, 192, 256))
+_LARGEST_STEP = 32 * GB  # of a proposal that does not make everything fit
+_DISK_TIMES = 2
+_WORTH = 1.05  # a gain below is not worth a sentence
+_LONGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """`rates` are of the model's weight format, None where `unknown` says why there are none."""
+
+    rates: Rates | None = None
+    unknown: str = "this computer has not been measured yet"
+    locality: Locality = PUBLISHED
+    correction: Correction = NO_CORRECTION
+
+
+NOTHING = Knowledge()
+
+
+def forecast(
+    machine: Machine,
+    footprint: Footprint,
+    wishes: Wishes,
+    known: Knowledge = NOTHING,
+    default_expert_ram: str | None = None,
+    uses: Set[Link] = ENGINE_USES,
+) -> Plan:
+    """The plan, its prediction, what would help and what each choice costs. Raises `EngineError` as `make_plan` does."""
+    plan = make_plan(machine, footprint, wishes, default_expert_ram, uses)
+    plan = replace(plan, notes=tuple(_notes(machine, footprint, plan, wishes, uses)))
+    if known.rates is None:
+        return replace(plan, unknown=f"Cannot estimate, because {known.unknown}.")
+    if plan.vram_slots:
+        return replace(plan, unknown="Cannot estimate, because this version has measured no graphics card.")
+    plan = _predicted(plan, footprint, known)
+    asked = replace(wishes, context=plan.context)  # so that only one thing changes
+    gains = tuple(_gains(machine, footprint, asked, known, default_expert_ram, plan))
+    return replace(plan, gains=gains, prices=tuple(_prices(machine, footprint, asked, known, plan)))
+
+
+def fit_of(plan: Plan) -> Fit:
+    total, in_ram = plan.num_layers * plan.num_experts, sum(plan.slots_per_layer)
+    if plan.vram_slots >= total:
+        return Fit.VRAM
+    if plan.vram_slots + in_ram >= total:
+        return Fit.VRAM_RAM if plan.vram_slots else Fit.RAM
+    return Fit.DISK
+
+
+def _predicted(plan: Plan, footprint: Footprint, known: Knowledge) -> Plan:
+    assert known.rates is not None, "no rates"
+    return predict(plan, footprint, known.rates, known.locality, known.correction)
+
+
+def _speed(plan: Plan) -> tuple[float, float]:
+    assert plan.predicted_tokens_per_second is not None, "no prediction"
+    return plan.predicted_tokens_per_second
+
+
+def _gains(
+    machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowledge, default_expert_ram: str | None, plan: Plan
+) -> Iterator[Gain]:
+    """What more RAM and a faster drive would bring, where experts come from disk for want of memory."""
+    if fit_of(plan) is not Fit.DISK or known.rates is None:
+        return
+    if not wishes.expert_ram and not default_expert_ram:
+        more, better = _with_more_ram(machine, footprint, wishes, known)
+        if _speed(better)[0] > _WORTH * _speed(plan)[0]:
+            yield Gain(Change.RAM, f"{more // GB} GB more RAM", more, _speed(better))
+    rates = known.rates
+    faster = replace(rates, disk_gbps=_DISK_TIMES * rates.disk_gbps, fresh_gbps=_DISK_TIMES * rates.fresh_gbps)
+    better = _predicted(plan, footprint, replace(known, rates=faster))
+    if _speed(better)[0] > _WORTH * _speed(plan)[0]:
+        yield Gain(Change.DISK, f"a drive of {faster.disk_gbps:.1f} GB/s", int(faster.disk_gbps * GB), _speed(better))
+
+
+def _with_more_ram(machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowledge) -> tuple[int, Plan]:
+    """The smallest step as memory is sold that makes everything fit, or else a usual one."""
+    plans = []
+    for more in _MORE_RAM:
+        roomier = replace(machine, ram_total=machine.ram_total + more, ram_available=machine.ram_available + more)
+        plans.append((more, make_plan(roomier, footprint, wishes)))
+        if fit_of(plans[-1][1]) is not Fit.DISK:
+            break
+    else:
+        plans = [(more, plan) for more, plan in plans if more == _LARGEST_STEP]
+    more, plan = plans[-1]
+    return more, _predicted(plan, footprint, known)
+
+
+def _prices(machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowledge, plan: Plan) -> Iterator[Gain]:
+    """A step of each wish in both directions, where it can be met."""
+    free = replace(wishes, expert_ram=wishes.expert_ram or None)
+    for context in (plan.context * 2, plan.context // 2):
+        if 256 <= context <= min(footprint.max_context, _LONGEST):
+            yield from _price(machine, footprint, replace(free, context=context), known, plan, Change.CONTEXT)
+    step = max(GB // 2, plan.expert_ram_bytes // 10)
+    for size in (plan.expert_ram_bytes + step, plan.expert_ram_bytes - step):
+        if footprint.floor_bytes <= size:
+            asked = replace(wishes, expert_ram=f"{size // MB}MB")
+            yield from _price(machine, footprint, asked, known, plan, Change.EXPERT_RAM)
+
+
+def _price(
+    machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowledge, plan: Plan, change: Change
+) -> Iterator[Gain]:
+    try:
+        other = _predicted(make_plan(machine, footprint, wishes), footprint, known)
+    except EngineError:
+        return  # a wish that cannot be met has no price
+    if change is Change.CONTEXT:
+        more = other.kv_bytes + other.workspace_bytes - plan.kv_bytes - plan.workspace_bytes
+        yield Gain(change, f"{other.context} tokens of context", more, _speed(other))
+    elif other.expert_ram_bytes != plan.expert_ram_bytes:
+        more = other.expert_ram_bytes - plan.expert_ram_bytes
+        yield Gain(change, f"{format_bytes(other.expert_ram_bytes)} for experts", more, _speed(other))
+
+
+def _notes(machine: Machine, footprint: Footprint, plan: Plan, wishes: Wishes, uses: Set[Link]) -> Iterator[str]:
+    cards = [gpu for gpu in machine.gpus if gpu.is_usable]
+    if cards and Link.VRAM not in uses:
+        names = " and ".join(gpu.name for gpu in cards)
+        try:
+            held = make_plan(machine, footprint, replace(wishes, context=plan.context), uses=WITH_VRAM)
+        except EngineError:
+            held = plan
+        brings = (
+            f"with it, {held.vram_slots} of {footprint.experts_total} experts and the dense weights would lie in VRAM"
+            if held.vram_slots
+            else "the dense weights of this model would not fit into its memory"
+        )
+        yield f"This version computes on the processor and does not use {names} yet; {brings}."
+    if machine.pinnable is not None and cards and Link.VRAM in uses and machine.pinnable < plan.expert_ram_bytes:
+        yield f"Of the RAM for experts, {format_bytes(machine.pinnable)} can be registered with the graphics card."

@@ -1,0 +1,196 @@
+"""`stoker plan` and `stoker bench`: where a model would live here and how fast, and what this computer gives."""
+
+import argparse
+import dataclasses
+import json
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine.config import Wishes
+from engine.errors import EngineError
+from engine.hardware.machine import Gpu, GpuKind, Machine
+from engine.hardware.probe import probe, probe_all
+from engine.knowledge import Notebook
+from engine.meter import Link
+from engine.plan.forecast import fit_of, forecast
+from engine.plan.plan import ENGINE_USES, WITH_VRAM
+from engine.protocol import Plan, Tier
+from engine.rates import Rates
+from engine.store.library import data_folder, find_model, models_folder
+from engine.store_cli import MakeBar
+from engine.units import format_bytes, parse_bytes
+
+Run = Callable[[argparse.Namespace], int]
+LINK_NAMES = {Link.VRAM: "VRAM", Link.PCIE: "PCIe", Link.RAM: "RAM", Link.DISK: "disk"}
+_STAGE = "Measuring this computer"
+_BENCH_SECONDS = 10.0  # and some more for the formats and for reading what is measured
+
+
+def add_plan(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.ArgumentParser], make_bar: MakeBar) -> None:
+    plan = add_verb(verbs, "plan", "say where a model would live on this computer, how fast, and why", _plan)
+    plan.add_argument("folder", nargs="?", help="model name or folder, or maker/model on the Hugging Face Hub (demo)")
+    plan.add_argument("--model", help="the same")
+    plan.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
+    plan.add_argument("--context", type=int, metavar="N", help="tokens of context")
+    plan.add_argument("--ram", metavar="AMOUNT", help="as if so much memory were free")
+    plan.add_argument("--vram", metavar="AMOUNT", help="as if Stoker used a graphics card with so much free memory")
+    plan.set_defaults(make_bar=make_bar)
+
+    bench = add_verb(verbs, "bench", "measure this computer with a model's experts: disk, memory, kernels, layers", _bench)
+    bench.add_argument("model", nargs="?", default="demo", help="name of a model, or its folder (demo)")
+    bench.set_defaults(make_bar=make_bar)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    if options.folder and options.model:
+        raise EngineError("cli.model", f"Both {options.folder} and --model {options.model} are given.", "Give one of them.")
+    if options.expert_ram:
+        parse_bytes(options.expert_ram, whole=100)
+    name, wishes = options.folder or options.model or "demo", Wishes(options.expert_ram, options.context)
+    folder = _local(name)
+    machine = _supposed(probe_all([folder or models_folder()]), options)
+    plan = _plan_remote(name, wishes, machine, options) if folder is None else _plan_local(folder, wishes, machine, options)
+    if options.json:
+        print(json.dumps(dataclasses.asdict(plan) | {"fit": fit_of(plan)}, allow_nan=False))
+        return 0
+    print("\n".join(f"{label:12} {text}".rstrip() for label, text in plan_rows(plan)))
+    print(f"\n{plan.sentence}")
+    for note in plan.notes:
+        print(note)
+    return 0
+
+
+def _local(name: str) -> Path | None:
+    """The folder of a model that is here; None for a name that can only be the Hub's."""
+    try:
+        return find_model(name, models_folder())
+    except EngineError:
+        if name.count("/") == 1 and not name.startswith((".", "/", "~")) and name.split("/")[1]:
+            return None
+        raise
+
+
+def _supposed(machine: Machine, options: argparse.Namespace) -> Machine:
+    if options.ram:
+        size = parse_bytes(options.ram)
+        machine = replace(machine, ram_total=max(size, machine.ram_total), ram_available=size, is_capped=False)
+    if options.vram:
+        machine = replace(machine, gpus=(Gpu("a graphics card", GpuKind.NVIDIA, vram_free=parse_bytes(options.vram)),))
+    return machine
+
+
+def _plan_local(folder: Path, wishes: Wishes, machine: Machine, options: argparse.Namespace) -> Plan:
+    """With rates that are measured now where there are none yet."""
+    from engine.engine import inspect, knowledge_of, suggested_expert_ram  # here, since it brings torch
+
+    source, notebook = inspect(folder), Notebook(data_folder(), machine)
+    bar = options.make_bar(_STAGE, options.json)
+    known = knowledge_of(source, notebook, progress=lambda done, total: bar.show_stage(_STAGE, done, total))
+    bar.end()
+    uses = WITH_VRAM if options.vram else ENGINE_USES
+    return forecast(machine, source.footprint, wishes, known, suggested_expert_ram(folder), uses)
+
+
+def _plan_remote(name: str, wishes: Wishes, machine: Machine, options: argparse.Namespace) -> Plan:
+    """From config.json and headers alone."""
+    from engine.judge import look_around, remote_footprint
+    from engine.store.hub import default_access
+    from engine.store.patience import Patience, Throttle
+    from engine.store.web import Line, tls_context
+
+    line = Line(default_access(), tls_context(), Patience(stall_seconds=15, retries=1), Throttle())
+    footprint, nbytes = remote_footprint(line, name, lambda: False)
+    ground = replace(look_around(data_folder(), ""), machine=machine)
+    plan = forecast(
+        ground.machine_here, footprint, wishes, ground.knowledge(footprint), uses=WITH_VRAM if options.vram else ENGINE_USES
+    )
+    if nbytes > ground.free_bytes:
+        more = format_bytes(nbytes - ground.free_bytes)
+        plan = replace(plan, notes=(*plan.notes, f"It takes {format_bytes(nbytes)} to download: the drive needs {more} more."))
+    return plan
+
+
+def plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
+    """(label, text) of each line."""
+    yield "Model", f"{plan.model_name}: {plan.architecture}, {plan.weight_format}, {format_bytes(plan.model_bytes)}"
+    per_token = f"{plan.top_k} per token, {format_bytes(plan.expert_bytes)} each"
+    yield "Experts", f"{plan.num_experts} in each of {plan.num_layers} layers, {per_token}"
+    for tier in plan.tiers:
+        yield LINK_NAMES[tier.link], tier_text(tier)
+    if plan.ceilings_gbps:
+        links = ", ".join(f"{LINK_NAMES[link]} {gbps:.1f} GB/s" for link, gbps in plan.ceilings_gbps.items())
+        yield "Links", f"{links} (measured)"
+    yield "Speed", speed_text(plan)
+    for first in plan.first_tokens:
+        yield "First token", f"{first.low:.1f}–{first.high:.1f} s for a question of {first.prompt_tokens} tokens"
+    if plan.limiting is not None:
+        yield "Limited by", f"{LINK_NAMES[plan.limiting]}; hit rate from {plan.basis}"
+    for gain in plan.gains:
+        yield "Would help", f"{gain.text}: {_range(gain.tokens_per_second)} tokens/s"
+
+
+def tier_text(tier: Tier) -> str:
+    parts = (("dense weights", tier.dense), ("context", tier.kv), ("workspace", tier.workspace), ("experts", tier.experts),
+             ("the whole model", tier.model))  # fmt: skip
+    held = " + ".join(f"{format_bytes(nbytes)} {what}" for what, nbytes in parts if nbytes)
+    room = f" of {format_bytes(tier.room)}" if tier.room else ""
+    return f"{held or 'nothing'}{room}{f' on {tier.name}' if tier.link is not Link.RAM and tier.name else ''}"
+
+
+def speed_text(plan: Plan) -> str:
+    if plan.predicted is None or plan.predicted_tokens_per_second is None:
+        return plan.unknown or "not measured"
+    moved = " + ".join(f"{format_bytes(use.bytes)} {LINK_NAMES[link]}" for link, use in plan.predicted.links.items())
+    return f"{_range(plan.predicted_tokens_per_second)} tokens/s predicted, {moved} per token"
+
+
+def _range(speed: tuple[float, float]) -> str:
+    return f"{speed[0]:.1f}–{speed[1]:.1f}"
+
+
+def _bench(options: argparse.Namespace) -> int:
+    folder = find_model(options.model, models_folder())
+    from engine.bench import Stopped
+    from engine.bench_formats import measure_formats
+    from engine.engine import inspect, measure
+    from engine.kernels.kernels import open_kernels
+
+    stopped: list[bool] = []
+    previous = signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
+    bar = options.make_bar(_STAGE, options.json)
+    try:
+        source, kernels, notebook = inspect(folder), open_kernels()[0], Notebook(data_folder(), probe())
+        rates = measure(
+            source, kernels, _BENCH_SECONDS, lambda done, total: bar.show_stage(_STAGE, done, total), lambda: bool(stopped)
+        )
+        curves = measure_formats(kernels, lambda: bool(stopped))
+    except Stopped:
+        return 130
+    finally:
+        bar.end()
+        signal.signal(signal.SIGINT, previous)
+    notebook.note_rates(source.footprint.weight_format, folder, rates)
+    notebook.note_kernels(curves)
+    if options.json:
+        formats = {name: dict(curve)[1.0] for name, curve in curves.items()}
+        found = {"model": source.checkpoint.name, "rates": rates.to_json(), "formats_gbps": formats}
+        print(json.dumps(found, allow_nan=False))
+        return 0
+    print("\n".join(f"{label:12} {text}" for label, text in bench_rows(source.footprint.weight_format, rates)))
+    print(f"{'Formats':12} " + ", ".join(f"{name} {curve[0][1]:.1f}" for name, curve in curves.items()) + " GB/s, one token")
+    return 0
+
+
+def bench_rows(weight_format: str, rates: Rates) -> Iterator[tuple[str, str]]:
+    yield "RAM", f"{rates.ram_gbps:.1f} GB/s read by every thread"
+    yield "Disk", f"{rates.disk_gbps:.2f} GB/s, whole experts of {format_bytes(rates.expert_bytes)}, unbuffered"
+    yield "Disk, fresh", f"{rates.fresh_gbps:.2f} GB/s into memory that the system has to find first"
+    yield "Experts", f"{rates.expert_gbps:.1f} GB/s of {weight_format} weights, one token"
+    yield "Dense", f"{rates.dense_gbps:.1f} GB/s of weights, one token"
+    yield "Context", f"{rates.kv_gbps:.1f} GB/s of keys and values"
+    yield "A layer", f"{rates.layer_seconds * 1e6:.0f} µs beyond its bytes"
+    yield "A token", f"{rates.token_seconds * 1e3:.1f} ms beyond its layers"
+    yield "Overlap", ", ".join(f"{x:.1f}→{y:.1f}" for x, y in rates.overlap) + " (drive / computing → both / computing)"

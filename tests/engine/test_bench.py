@@ -1,0 +1,88 @@
+"""The bench over a tiny model: every figure is one, it can be given up, and it takes no more memory than it may."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine import bench
+from engine.bench_formats import measure_formats
+from engine.engine import inspect, measure
+from engine.errors import EngineError
+from engine.kernels.reference import Reference
+from engine.rates import Rates
+from engine.rehearsal import Rehearsal, drawn_memory
+from engine.tiers.disk import DiskReader
+from tests.helpers.tiny import kernels_named, write_mixtral
+from tests.perf.shapes import SHAPES
+from tests.perf.synthetic import make
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    return write_mixtral(tmp_path / "tiny", torch.bfloat16)
+
+
+def test_rates_are_numbers_and_come_back_from_their_file(tiny: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    rates = measure(inspect(tiny), Reference(), 0.02, lambda done, total: steps.append((done, total)))
+    assert rates.is_usable
+    assert Rates.from_json(rates.to_json()) == rates
+    assert steps == [(number, len(steps)) for number in range(len(steps))], "progress counts up to its total"
+
+
+@pytest.mark.parametrize(
+    ("shape", "encoding"), [("gpt-oss-20b", "mxfp4"), ("qwen3-30b-a3b", "f8_e4m3"), ("gpt-oss-20b", "bf16")]
+)
+def test_every_layout_of_experts_can_be_rehearsed(shape: str, encoding: str, tmp_path: Path) -> None:
+    folder = make(tmp_path / "model", SHAPES[shape].small(), encoding, 2)
+    assert measure(inspect(folder), kernels_named("native"), 0.02).is_usable
+
+
+def test_whoever_asked_may_stop_it(tiny: Path) -> None:
+    calls = []
+
+    def should_stop() -> bool:
+        calls.append(1)
+        return len(calls) > 3
+
+    with pytest.raises(bench.Stopped):
+        measure(inspect(tiny), Reference(), 0.02, should_stop=should_stop)
+    assert len(calls) == 4
+
+
+def test_misses_are_as_asked_for(tiny: Path) -> None:
+    reader = DiskReader()
+    try:
+        rehearsal = Rehearsal(inspect(tiny), reader, Reference(), 1 << 30)
+        assert rehearsal.decode(0.0, 0.01).misses == 0
+        all_missed = rehearsal.decode(1.0, 0.01)
+        assert all_missed.misses == len(all_missed.seconds) * rehearsal.num_moe_layers * 2
+    finally:
+        reader.close()
+
+
+def test_too_little_memory_to_measure_is_told(tiny: Path) -> None:
+    reader = DiskReader()
+    try:
+        with pytest.raises(EngineError, match="to be measured") as caught:
+            Rehearsal(inspect(tiny), reader, Reference(), 1000)
+        assert caught.value.code == "bench.memory"
+    finally:
+        reader.close()
+
+
+def test_made_up_weights_are_finite_in_every_type() -> None:
+    memory = drawn_memory(1 << 20)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn):
+        values = memory.view(dtype).float()
+        assert torch.isfinite(values).all()
+        assert (values != 0).all()
+    pages = memory.view(-1, 4096)
+    assert len(torch.unique(pages, dim=0)) == len(pages), "equal pages may be merged by a host"
+
+
+def test_every_format_has_a_rate() -> None:
+    curves = measure_formats(kernels_named("native"))
+    assert set(curves) == {"BF16", "FP8", "MXFP4", "NVFP4", "INT4"}
+    assert all(gbps > 0 for curve in curves.values() for _, gbps in curve)

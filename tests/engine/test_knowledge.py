@@ -1,0 +1,127 @@
+"""What is kept of this computer and of answers: by machine, format and drive; corrected, distrusted, never in the way."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.hardware.machine import Cpu, Machine
+from engine.knowledge import Answer, Notebook, correction_of
+from engine.plan.locality import PUBLISHED, of_answers, of_heat
+from engine.units import GB
+from tests.engine.test_plan import QWEN3_30B
+from tests.helpers.rates import RATES, notebook
+
+MACHINE = Machine(64 * GB, 60 * GB, False, cpu=Cpu("one", 8, 16))
+
+
+def _answer(ratio: float, seconds: float = 10.0, share: float = 0.5, hit_rate: float = 0.8) -> Answer:
+    return Answer(share, hit_rate, ratio, 100, "BF16", seconds)
+
+
+def test_rates_belong_to_a_machine_and_a_format(tmp_path: Path) -> None:
+    book = notebook(tmp_path, MACHINE, tmp_path, ("BF16",))
+    assert book.rates("BF16", tmp_path) == (RATES, "")
+    assert not book.should_measure("BF16", tmp_path)
+    rates, why = book.rates("FP8", tmp_path)
+    assert rates is None
+    assert "kernels for FP8" in why
+    assert book.should_measure("FP8", tmp_path)
+    other = Notebook(tmp_path, replace(MACHINE, cpu=Cpu("another", 8, 16)))
+    assert other.rates("BF16", tmp_path) == (None, "this computer has not been measured yet")
+    assert Notebook(tmp_path, replace(MACHINE, ram_available=GB)).rates("BF16", tmp_path)[0] == RATES, (
+        "free memory is no change"
+    )
+
+
+def test_a_format_without_a_model_takes_the_kernels_own_rates(tmp_path: Path) -> None:
+    book = notebook(tmp_path, MACHINE, tmp_path, ("BF16",))
+    book.note_kernels({"FP8": ((1.0, 17.0), (16.0, 5.0))})
+    rates, _ = book.rates("FP8", tmp_path)
+    assert rates is not None
+    assert (rates.expert_gbps, rates.experts_by_rows) == (17.0, ((1.0, 17.0), (16.0, 5.0)))
+    assert rates.disk_gbps == RATES.disk_gbps
+
+
+@pytest.mark.parametrize(("ratios", "is_due"), [((1.3, 1.4, 1.5), True), ((0.7, 0.6, 0.75), True), ((1.3, 1.0, 1.5), False),
+                                                ((1.4, 1.4), False), ((2.0, 2.0, 2.0, 1.1), False)])  # fmt: skip
+def test_three_answers_that_disagree_make_it_measure_again(tmp_path: Path, ratios: tuple[float, ...], is_due: bool) -> None:
+    book = notebook(tmp_path, MACHINE, tmp_path)
+    for number, ratio in enumerate(ratios):
+        book.note_answer("model", _answer(ratio, 10.0 + number))
+    assert book.should_measure("BF16", tmp_path) is is_due
+    assert not book.should_measure("FP8", tmp_path), "another format's answers say nothing"
+    book.note_rates("BF16", tmp_path, replace(RATES, seconds=100.0))
+    assert not book.should_measure("BF16", tmp_path), "the new rates have met no answer yet"
+
+
+def test_answers_correct_the_next_forecast_and_give_its_hit_rate(tmp_path: Path) -> None:
+    book = notebook(tmp_path, MACHINE, tmp_path)
+    assert book.knowledge(QWEN3_30B, tmp_path, "model").locality == PUBLISHED
+    for ratio in (1.1, 1.2, 1.15):
+        book.note_answer("model", _answer(ratio))
+    known = book.knowledge(QWEN3_30B, tmp_path, "model")
+    assert known.correction == correction_of([_answer(1.1), _answer(1.2), _answer(1.15)])
+    assert known.correction.factor == 1.15
+    assert known.locality.rates(0.5)[1] == pytest.approx(0.8)
+    assert known.locality.low < known.locality.likely < known.locality.high
+    assert book.knowledge(QWEN3_30B, tmp_path, "another").locality == PUBLISHED
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", "nonsense", '{"version": 2, "machines": []}', '{"version": 2, "machines": {"a": 1}}']
+)
+def test_unusable_files_are_as_none(tmp_path: Path, content: str) -> None:
+    for name in ("rates.json", "answers.json"):
+        (tmp_path / name).write_text(content)
+    book = Notebook(tmp_path, MACHINE)
+    assert book.rates("BF16", tmp_path)[0] is None
+    assert book.answers("model") == []
+    book.note_answer("model", _answer(1.0))
+    assert len(book.answers("model")) == 1
+
+
+def test_damaged_figures_are_no_rates(tmp_path: Path) -> None:
+    for change in (
+        {"disk_gbps": 0.0},
+        {"ram_gbps": float("inf")},
+        {"experts_by_rows": ()},
+        {"overlap": ((1.0, 1.0), (0.5, 2.0))},
+    ):
+        assert not replace(RATES, **change).is_usable
+
+
+def test_a_full_drive_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    book = Notebook(tmp_path / "file", MACHINE)
+    book.note_answer("model", _answer(1.0))
+    book.note_rates("BF16", tmp_path, RATES)
+    assert book.rates("BF16", tmp_path)[0] is None
+
+
+def test_heat_of_even_routing_is_no_locality_and_of_few_experts_it_is() -> None:
+    import random
+
+    draw = random.Random(1)
+
+    def heat(weights: list[float]) -> dict[tuple[int, int], float]:
+        found = {(layer, expert): 0.0 for layer in range(8) for expert in range(64)}
+        for age in range(120):
+            for layer in range(8):
+                for expert in set(draw.choices(range(64), weights, k=8)):
+                    found[layer, expert] += 0.5 ** (age / 20)
+        return found
+
+    even, few = of_heat(heat([1.0] * 64), 64), of_heat(heat([20.0] * 8 + [1.0] * 56), 64)
+    assert even is not None
+    assert few is not None
+    assert even.likely < 1.5
+    assert few.likely > 2.5
+    assert of_heat({}, 64) is None
+
+
+def test_a_model_all_in_memory_says_nothing_of_locality() -> None:
+    assert of_answers([(1.0, 1.0)]) is None
+    found = of_answers([(0.5, 0.5)])
+    assert found is not None
+    assert found.likely == pytest.approx(1.0)
