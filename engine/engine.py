@@ -1,9 +1,11 @@
 """Joins checkpoint, plan, tiers, experts and model: the one place that knows them all. Front ends see nothing below it."""
 
+import gc
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -73,16 +75,29 @@ class Source:
 
 def inspect(folder: Path) -> Source:
     """Read and check everything that can be known before the weights. Raises `EngineError` with the name of what is wrong."""
-    checkpoint = open_checkpoint(folder)
-    architecture = find(checkpoint.config, checkpoint.name)
-    module = architecture.load()
-    config = module.Config.read(checkpoint.config, checkpoint.name)
-    dense = find_dense(checkpoint, module.weight_shapes(config))
-    experts = map_experts(checkpoint, architecture.experts)
-    expert_format = recognise_experts(experts, architecture.experts, quantization_of(checkpoint.config))
+    with _uncollected():
+        checkpoint = open_checkpoint(folder)
+        architecture = find(checkpoint.config, checkpoint.name)
+        module = architecture.load()
+        config = module.Config.read(checkpoint.config, checkpoint.name)
+        dense = find_dense(checkpoint, module.weight_shapes(config))
+        experts = map_experts(checkpoint, architecture.experts)
+        expert_format = recognise_experts(experts, architecture.experts, quantization_of(checkpoint.config))
     _check_experts(checkpoint, config, experts, expert_format)
     footprint = _footprint(checkpoint, architecture, config, dense, experts, expert_format)
     return Source(checkpoint, architecture, config, dense, experts, expert_format, footprint)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """For many objects that all stay: to look for garbage among them takes as long as to make them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def plan_for(source: Source, wishes: Wishes) -> Plan:

@@ -8,6 +8,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from engine.checkpoint.index import Checkpoint
@@ -30,12 +31,25 @@ class ExpertNames:
 
     def find(self, name: str) -> tuple[int, int | None, str, str] | None:
         """Layer, expert (None where fused), matrix and suffix of a tensor name, or None if it is no expert's."""
-        prefix = re.escape(self.prefix).replace(re.escape("{layer}"), r"(?P<layer>\d+)")
-        if self.separate and (match := re.fullmatch(rf"{prefix}\.(?P<expert>\d+)\.({_any(self.separate)})(\.\w+)", name)):
-            return int(match["layer"]), int(match["expert"]), match[3], match[4]
-        if self.fused and (match := re.fullmatch(rf"{prefix}\.({_any(self.fused)})([._]\w+)?", name)):
-            return int(match["layer"]), None, match[2], match[3] or ".weight"
+        if self.separate and (match := _separate(self.prefix, self.separate).fullmatch(name)):
+            return int(match[1]), int(match[2]), match[3], match[4]
+        if self.fused and (match := _fused(self.prefix, self.fused).fullmatch(name)):
+            return int(match[1]), None, match[2], match[3] or ".weight"
         return None
+
+
+@cache
+def _separate(prefix: str, matrices: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"{_of_layer(prefix)}\.(\d+)\.({_any(matrices)})(\.\w+)")
+
+
+@cache
+def _fused(prefix: str, matrices: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"{_of_layer(prefix)}\.({_any(matrices)})([._]\w+)?")
+
+
+def _of_layer(prefix: str) -> str:
+    return re.escape(prefix).replace(re.escape("{layer}"), r"(\d+)")
 
 
 def _any(names: Iterable[str]) -> str:
@@ -149,19 +163,26 @@ def _unstack(ref: TensorRef) -> list[tuple[int, TensorRef]]:
 def _range(parts: Parts) -> ExpertRange:
     """Join parts that touch in the file, so that a whole expert is one read where the file allows it."""
     largest = max(ref.nbytes for ref in parts.values())
-    runs: list[tuple[Run, list[ExpertPart]]] = []
-    for (matrix, suffix), ref in sorted(parts.items(), key=lambda item: (item[1].file, item[1].offset)):
-        last = runs[-1][0] if runs else None
-        if last and last.file == ref.file and last.offset + last.nbytes == ref.offset:
-            runs[-1] = replace(last, nbytes=last.nbytes + ref.nbytes), runs[-1][1]
+    ordered = sorted(parts.items(), key=lambda item: (item[1].file, item[1].offset))
+    runs: list[list[tuple[tuple[str, str], TensorRef]]] = []
+    for item in ordered:
+        last = runs[-1][-1][1] if runs else None
+        if last and last.file == item[1].file and last.offset + last.nbytes == item[1].offset:
+            runs[-1].append(item)
         else:
-            runs.append((Run(ref.file, ref.offset, ref.nbytes), []))
-        run, placed = runs[-1]
-        placed.append(ExpertPart(matrix, suffix, ref, 0, ref.offset - run.offset))
-    small = [(part.matrix, part.suffix, part.ref) for run, placed in runs if run.nbytes * _SMALL <= largest for part in placed]
-    kept = [(run, placed) for run, placed in runs if run.nbytes * _SMALL > largest]
-    numbered = tuple(replace(part, run=number) for number, (_, placed) in enumerate(kept) for part in placed)
-    return ExpertRange(tuple(run for run, _ in kept), numbered, tuple(small))
+            runs.append([item])
+    kept: list[Run] = []
+    placed: list[ExpertPart] = []
+    small: list[tuple[str, str, TensorRef]] = []
+    for run in runs:
+        first = run[0][1]
+        nbytes = run[-1][1].offset + run[-1][1].nbytes - first.offset
+        if nbytes * _SMALL <= largest:
+            small.extend((matrix, suffix, ref) for (matrix, suffix), ref in run)
+            continue
+        placed.extend(ExpertPart(matrix, suffix, ref, len(kept), ref.offset - first.offset) for (matrix, suffix), ref in run)
+        kept.append(Run(first.file, first.offset, nbytes))
+    return ExpertRange(tuple(kept), tuple(placed), tuple(small))
 
 
 def _check_alike(checkpoint: Checkpoint, found: dict[int, dict[int, Parts]]) -> None:

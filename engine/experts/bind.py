@@ -88,7 +88,6 @@ class ExpertBinder:
 
     def __init__(self, experts: ExpertMap, form: ExpertFormat, small: dict[str, torch.Tensor]) -> None:
         self._experts, self._form, self._small = experts, form, small
-        self._checked: set[tuple[int, int]] = set()
 
     def check_resident(self) -> None:
         """Reads the contents of all resident parts. Raises `EngineError` naming one that no kernel can use."""
@@ -115,20 +114,28 @@ class ExpertBinder:
         return self._assemble(self._parts(layer, expert, memory))
 
     def bind_slot(self, layer: int, expert: int, memory: torch.Tensor, table: ExpertTable, slot: int, kernels: Kernels) -> None:
-        """The same as an entry of `table`.
+        """The same as an entry of `table`, its contents looked at. Raises `EngineError` naming what no kernel can use."""
+        table.set(slot, *self.bind(layer, expert, memory))
+        self.check(layer, expert, memory, table, slot, kernels)
 
-        The first time its contents are looked at too; files do not change. Raises `EngineError` naming what no kernel can use.
-        """
-        parts = self._parts(layer, expert, memory)
-        table.set(slot, *self._assemble(parts))
-        if (layer, expert) in self._checked:
-            return
+    def places(self, layer: int, expert: int) -> tuple[int, ...] | None:
+        """Where its parts begin in a slot: experts with equal places look alike there. None where each has something of its
+        own: a part that lies elsewhere, or a number that is not left in its place."""
+        where = self._experts.ranges[layer][expert]
+        if where.small or any(layout.global_scale for layout in self._form.layouts.values()):
+            return None
+        return tuple(part_start(where, part) for part in where.parts)
+
+    def check(self, layer: int, expert: int, memory: torch.Tensor, table: ExpertTable, slot: int, kernels: Kernels) -> None:
+        """Looks at the contents of an expert that has been bound. Raises `EngineError` naming what no kernel can use."""
         is_finite = kernels.has_finite_scales(table, slot)
-        for part in self._experts.ranges[layer][expert].parts:
+        where = self._experts.ranges[layer][expert]
+        for part in where.parts:
             layout = self._form.layouts[part.matrix]
-            if part.suffix != layout.scales or not is_finite:  # the kernels read scales faster, and know no names
-                layout.check(part.suffix, parts[part.matrix][part.suffix], part.ref)
-        self._checked.add((layer, expert))
+            if part.suffix == layout.data or (part.suffix == layout.scales and is_finite):
+                continue  # the kernels read scales faster, and know no names
+            start = part_start(where, part)
+            layout.check(part.suffix, memory[start : start + part.ref.nbytes], part.ref)
 
     def _parts(self, layer: int, expert: int, memory: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
         """An expert's bytes by matrix and suffix."""

@@ -24,24 +24,29 @@ class _Bound:
 
 
 class SlotTable(ExpertTable):
-    """An expert looks the same in every slot but for its addresses, so that it is taken apart and checked once."""
+    """An expert looks the same in every slot but for its addresses, so that it is taken apart and checked once; and like any
+    other whose parts lie alike."""
 
     def __init__(self, arena: RamArena, binder: ExpertBinder, kernels: Kernels) -> None:
         super().__init__(arena.num_slots)
         self._arena, self._binder, self._kernels = arena, binder, kernels
         self._words = torch.frombuffer(self.entries, dtype=torch.int64).view(arena.num_slots, -1)
         self._bound: dict[Expert, _Bound] = {}
+        self._alike: dict[tuple[int, ...], _Bound] = {}  # by where an expert's parts lie in its slot
         self._experts: list[Expert | None] = [None] * arena.num_slots
 
     def bind(self, slot: int, expert: Expert) -> None:
         """Its bytes are in the slot. Raises `EngineError` where no kernel can use them."""
+        self._experts[slot] = expert
         known = self._bound.get(expert)
         if known is None:
             self._bind_first(slot, expert)
         else:
-            torch.add(known.words, known.is_inside, alpha=self._arena.address(slot), out=self._words[slot])
-            self._held[slot] = None
-        self._experts[slot] = expert
+            self._place(slot, known)
+
+    def _place(self, slot: int, bound: _Bound) -> None:
+        torch.add(bound.words, bound.is_inside, alpha=self._arena.address(slot), out=self._words[slot])
+        self._held[slot] = None
 
     def get(self, slot: int) -> Matrices:
         """For kernels that take tensors."""
@@ -52,11 +57,24 @@ class SlotTable(ExpertTable):
         return super().get(slot)
 
     def _bind_first(self, slot: int, expert: Expert) -> None:
-        self._binder.bind_slot(*expert, self._arena.tensor(slot), self, slot, self._kernels)
-        matrices = super().get(slot)
+        """Its contents are looked at too; files do not change."""
+        places = self._binder.places(*expert)
+        bound = None if places is None else self._alike.get(places)
+        if bound is not None:
+            self._place(slot, bound)
+        else:
+            bound = self._take_apart(slot, expert)
+            if places is not None and bound.held is None:
+                self._alike[places] = bound
+        self._binder.check(*expert, self._arena.tensor(slot), self, slot, self._kernels)
+        self._bound[expert] = bound
+
+    def _take_apart(self, slot: int, expert: Expert) -> _Bound:
+        matrices = self._binder.bind(*expert, self._arena.tensor(slot))
+        self.set(slot, *matrices)
         first = self._arena.address(slot)
         words = self._words[slot]
         is_inside = ((words >= first) & (words < first + self._arena.stride)).long()
         tensors = [part for one in matrices if one for part in (one.data, one.scales, one.zeros, one.bias) if part is not None]
         is_apart = any(not first <= tensor.data_ptr() < first + self._arena.stride for tensor in tensors)
-        self._bound[expert] = _Bound(words - is_inside * first, is_inside, matrices if is_apart else None)
+        return _Bound(words - is_inside * first, is_inside, matrices if is_apart else None)

@@ -2,8 +2,8 @@
 
 import queue
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -63,32 +63,28 @@ def _extends(run: Run, ref: TensorRef, begin: int) -> bool:
 
 
 def _read_spans(reader: DiskReader, spans: list[_Span], pool: torch.Tensor, progress: Callable[[int, int], None]) -> None:
-    """Several reads in flight into buffers of their own, copied to the pool as they land."""
-    buffers = [aligned_memory(align_up(_SPAN) + BLOCK) for _ in range(min(_IN_FLIGHT, len(spans)))]
-    landed: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    waiting, in_flight = iter(spans), 0
+    """Each span into one of a few buffers and from there to the pool, in as many threads: touching new memory takes as long as
+    reading it, and so happens beside it."""
+    buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+    for _ in range(min(_IN_FLIGHT, len(spans))):
+        buffers.put(aligned_memory(align_up(_SPAN) + BLOCK))
+
+    def bring(span: _Span) -> int:
+        buffer = buffers.get()
+        try:
+            reader.read([span.run], [0], buffer)
+            data = torch.frombuffer(buffer, dtype=torch.uint8)[span.run.offset % BLOCK :]
+            for source, target, count in span.copies:
+                pool[target : target + count] = data[source : source + count]
+        finally:
+            buffers.put(buffer)
+        return sum(count for _, _, count in span.copies)
+
     done, total = 0, sum(count for span in spans for _, _, count in span.copies)
-
-    def submit(buffer: memoryview) -> int:
-        span = next(waiting, None)
-        if span is not None:
-            reader.submit([span.run], [0], buffer, (span, buffer), landed)
-        return span is not None
-
-    for buffer in buffers:
-        in_flight += submit(buffer)
-    failure: Exception | None = None
-    while in_flight:
-        (span, buffer), _, error = landed.get()
-        in_flight -= 1
-        failure = failure or error
-        if failure is not None:
-            continue
-        data = torch.frombuffer(buffer, dtype=torch.uint8)[span.run.offset % BLOCK :]
-        for source, target, count in span.copies:
-            pool[target : target + count] = data[source : source + count]
-            done += count
-        progress(done, total)
-        in_flight += submit(buffer)
-    if failure is not None:
-        raise failure
+    threads = ThreadPoolExecutor(_IN_FLIGHT, "dense")
+    try:
+        for ended in as_completed([threads.submit(bring, span) for span in spans]):
+            done += ended.result()
+            progress(done, total)
+    finally:
+        threads.shutdown(cancel_futures=True)

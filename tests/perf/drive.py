@@ -6,8 +6,11 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+
+import torch
 
 _SECONDS, _ATTEMPTS = 0.5, 2  # for each number of threads; drives change their rate from one second to the next
 _BLOCK, _HUGE = 4096, 2 << 20
@@ -42,11 +45,37 @@ def _gbps(file: Path, nbytes: int, threads: int) -> float:
     return sum(moved) / elapsed / 1e9
 
 
-def _huge_pages(nbytes: int) -> memoryview:
+def fresh_read_gbps(file: Path, nbytes: int, total: int) -> float:
+    """Reads of `nbytes` one after the other into `total` bytes of memory that nothing has touched yet, by four threads."""
+    nbytes = -(-nbytes // _BLOCK) * _BLOCK
+    descriptor, memory = os.open(file, os.O_RDONLY | os.O_DIRECT), _huge_pages(total, is_touched=False)
+    starts = range(0, min(total, os.fstat(descriptor).st_size) - nbytes, nbytes)
+
+    def read(start: int) -> int:
+        return os.preadv(descriptor, [memory[start : start + nbytes]], start)
+
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(4) as threads:
+        moved = sum(threads.map(read, starts))
+    elapsed = time.perf_counter() - begun
+    os.close(descriptor)
+    return moved / elapsed / 1e9
+
+
+def touch(nbytes: int) -> None:
+    """So much memory, by two threads; all of it is free again afterwards."""
+    memory = _huge_pages(nbytes, is_touched=False)
+    halves = (memory[: nbytes // 2], memory[nbytes // 2 :])
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda half: torch.frombuffer(half, dtype=torch.uint8).zero_(), halves))
+
+
+def _huge_pages(nbytes: int, *, is_touched: bool = True) -> memoryview:
     memory = mmap.mmap(-1, -(-nbytes // _HUGE) * _HUGE + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
-    for offset in range(0, len(memory), _BLOCK):
-        memory[offset] = 1  # faulted in before the clock runs
+    if is_touched:
+        for offset in range(0, len(memory), _BLOCK):
+            memory[offset] = 1  # faulted in before the clock runs
     return memoryview(memory)[:nbytes]
 
 
