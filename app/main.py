@@ -78,7 +78,8 @@ def run(app: QApplication, paths: Paths, engine: LocalEngine, store: Store) -> i
         return _give_up(f"The chats cannot be opened: {error}. They are left as they are in {paths.chats}.")
     services.theme.apply(app)
     app.setWindowIcon(services.theme.icon("flame", services.theme.palette.accent, 64))
-    window = MainWindow(services)
+    is_new = not (services.settings.has_set_up or services.settings.model)
+    window = MainWindow(services, first="wizard" if is_new else "")
     quit_signals = QuitSignals()
     quit_signals.wanted.connect(app.quit)
     instance.raise_wanted.connect(window.come_to_front)
@@ -89,7 +90,10 @@ def run(app: QApplication, paths: Paths, engine: LocalEngine, store: Store) -> i
             window.show_problem(notice)
         notifier = Notifier(window, app.windowIcon())
         services.downloads.ended.connect(lambda job: _tell_end(notifier, job))
-        QTimer.singleShot(0, engine.start)
+        if is_new:  # a model that loads would disturb the measurement, and may not be the one that is chosen
+            services.settings.watch(lambda key: engine.start() if key == "has_set_up" else None)
+        else:
+            QTimer.singleShot(0, engine.start)
         QTimer.singleShot(0, services.downloads.begin)
         try:
             return app.exec()

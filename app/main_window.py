@@ -27,7 +27,8 @@ _USUAL = QSize(1280, 800)
 
 
 class MainWindow(QMainWindow):
-    def __init__(self, services: Services, pages: tuple[PageSpec, ...] = PAGES) -> None:
+    def __init__(self, services: Services, pages: tuple[PageSpec, ...] = PAGES, first: str = "") -> None:
+        """`first` is the key of the page to begin with, by default that of the first."""
         super().__init__()
         self._services = services
         self._specs = {spec.key: spec for spec in pages}
@@ -36,6 +37,7 @@ class MainWindow(QMainWindow):
         self._stack = QStackedWidget()
         self._banner = ErrorBanner(services.theme)
         self._logo = QLabel(alignment=Qt.AlignmentFlag.AlignCenter)
+        self._rail = self._build_rail()
         self.setWindowTitle("Stoker")
         self._lay_out()
         services.theme.changed.connect(self._paint_icons)
@@ -43,7 +45,7 @@ class MainWindow(QMainWindow):
         self._restore_geometry()
         QShortcut(QKeySequence("Ctrl+Q"), self).activated.connect(self.close)
         self._logo.setToolTip("Ctrl+Q quits Stoker")
-        self.show_page(pages[0].key)
+        self.show_page(first or pages[0].key)
 
     @property
     def current_page(self) -> QWidget | None:
@@ -63,6 +65,7 @@ class MainWindow(QMainWindow):
         page = self._pages[key]
         self._stack.setCurrentWidget(page)
         self._buttons[key].setChecked(True)
+        self._rail.setVisible(getattr(page, "has_rail", True))
         self._paint_icons()
         page.setFocus()  # not left on the rail; a page hands it on by a focus proxy
         activate = getattr(page, "activate", None)
@@ -99,11 +102,11 @@ class MainWindow(QMainWindow):
         row = QHBoxLayout(whole)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(0)
-        row.addWidget(self._rail())
+        row.addWidget(self._rail)
         row.addLayout(content, 1)
         self.setCentralWidget(whole)
 
-    def _rail(self) -> QFrame:
+    def _build_rail(self) -> QFrame:
         rail = QFrame()
         rail.setProperty("kind", "rail")
         rail.setFixedWidth(_RAIL_PX)

@@ -1,19 +1,16 @@
 """Joins checkpoint, plan, tiers, experts and model: the one place that knows them all. Front ends see nothing below it."""
 
 import gc
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
-from zlib import crc32
 
 from engine import bench
 from engine.checkpoint.experts import ExpertMap, Run, map_experts
-from engine.checkpoint.index import Checkpoint, open_checkpoint, read_json
+from engine.checkpoint.index import Checkpoint, open_checkpoint, read_json, suggested_expert_ram
 from engine.config import Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder, ExpertFormat, recognise_experts
@@ -27,7 +24,7 @@ from engine.generate import Limits, Token, generate
 from engine.hardware.drive import drive_of
 from engine.hardware.probe import probe
 from engine.kernels.kernels import Kernels, open_kernels
-from engine.knowledge import Answer, Notebook
+from engine.knowledge import Answer, Notebook, model_key
 from engine.kv.cache import KvCache
 from engine.meter import Meter, Phase, Traffic
 from engine.models.decoder import swiglu_shapes
@@ -135,7 +132,7 @@ def knowledge_of(
     folder, footprint = source.checkpoint.folder, source.footprint
     known, label = Knowledge(), footprint.weight_format
     if notebook is not None:
-        known = notebook.knowledge(footprint, folder, model_key(source.checkpoint), heat_file(notebook, source.checkpoint))
+        known = notebook.knowledge(footprint, folder, model_key(source.checkpoint))
         if not notebook.should_measure(label, folder):
             return known
     seconds = bench.SHORT_SECONDS if notebook is None else bench.SECONDS
@@ -148,15 +145,6 @@ def knowledge_of(
     if notebook is not None:
         notebook.note_rates(label, folder, rates)
     return replace(known, rates=rates, unknown="", correction=NO_CORRECTION)
-
-
-def model_key(checkpoint: Checkpoint) -> str:
-    """Two models of one name in two folders have heat and answers of their own."""
-    return f"{checkpoint.name[:80]}-{crc32(os.fsencode(checkpoint.folder.resolve())):08x}"
-
-
-def heat_file(notebook: Notebook, checkpoint: Checkpoint) -> Path:
-    return notebook.data / "heat" / f"{model_key(checkpoint)}.json"
 
 
 def open_session(
@@ -243,7 +231,7 @@ class Engine:
         kernels, kernels_notice = open_kernels()
         self._notices = [kernels_notice, drive_of(folder.resolve()).notice]
         self._geometry = _geometry(source)
-        self._heat_file = None if self._notebook is None else heat_file(self._notebook, source.checkpoint)
+        self._heat_file = None if self._notebook is None else self._notebook.heat_file(model_key(source.checkpoint))
         heat = load_heat(self._heat_file, source.experts.layers, source.experts.num_experts) if self._heat_file else None
         self._known = knowledge_of(
             source, self._notebook, kernels, lambda done, total: progress("Measuring this computer", done, total)
@@ -406,12 +394,3 @@ def _end_ids(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, templat
         ids.update(item for item in (found if isinstance(found, list) else [found]) if isinstance(item, int))
     end = tokenizer.token_id(template.eos_token) if template.eos_token else None
     return frozenset(ids if end is None else ids | {end})
-
-
-def suggested_expert_ram(folder: Path) -> str | None:
-    """A model that Stoker made may carry its own budget in stoker.json, so that a demo shows what it is for."""
-    try:
-        value = json.loads((folder / "stoker.json").read_text(encoding="utf-8")).get("expert_ram")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return value if isinstance(value, str) else None

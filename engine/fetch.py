@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import __version__
+from engine.bench_call import run_bench
 from engine.errors import EngineError
+from engine.hardware.drive import drive_of
 from engine.hardware.probe import probe_all
 from engine.host import Wire
-from engine.judge import judge_catalogue, judge_entry, look_around, plan_named
+from engine.judge import Ground, judge_catalogue, judge_entry, look_around, plan_facts, read_named
+from engine.meter import Link
 from engine.models.registry import SUPPORTED
+from engine.plan.plan import ENGINE_USES
 from engine.protocol import (
     PROTOCOL_VERSION,
     AddDownload,
@@ -39,6 +43,8 @@ from engine.protocol import (
     ListDownloads,
     ListModels,
     MachineFacts,
+    MachineRates,
+    MeasureMachine,
     Message,
     Models,
     MoveModel,
@@ -47,6 +53,7 @@ from engine.protocol import (
     Progress,
     ProtocolError,
     ReadCard,
+    ReadRates,
     Removed,
     RemoveModel,
     RepoPlan,
@@ -56,6 +63,7 @@ from engine.protocol import (
     decode,
     request_id_of,
 )  # fmt: skip
+from engine.shelf import Shelf, stamp_of
 from engine.store import moves, remove
 from engine.store.catalogue import read_catalogue
 from engine.store.library import add_folder, data_folder, list_models, models_folder, watched_folders
@@ -87,6 +95,8 @@ class Desk:
 
         self._jobs, self._records, self._throttle = Jobs(self.data), Records(self.data), Throttle()
         self._tls: ssl.SSLContext | None = None  # takes a while to make
+        self._shelf = Shelf()
+        self._bench = threading.Lock()  # two at once would measure each other
 
     def answer(self, request: Message) -> None:
         request_id: int = getattr(request, "request_id", 0)
@@ -117,14 +127,18 @@ class Desk:
                 self._run(request)
             case ListModels() | AddFolder() | ForgetFolder() | MoveModel() | VerifyModel() | RemoveModel():
                 return self._library(request_id, request)
-            case ListCatalogue(_, folder):
-                ground = look_around(self.data, folder)
+            case ListCatalogue(_, folder, engine_pid):
+                ground = look_around(self.data, folder, engine_pid)
                 return HubModels(request_id, tuple(judge_catalogue(model, ground) for model in read_catalogue()), ground.words)
             case SearchHub() | PlanFor() | ReadCard():
                 return self._browse(request)
             case ProbeMachine(_, folders):
                 where = map(Path, folders) if folders else watched_folders(self.models, self._records)
-                return MachineFacts(request_id, probe_all(where))
+                return MachineFacts(request_id, probe_all(where), Link.VRAM in ENGINE_USES)
+            case ReadRates(_, folder):
+                return _rates(request_id, look_around(self.data, folder))
+            case MeasureMachine(_, folder):
+                return self._measure(request_id, folder)
             case _:
                 raise EngineError("protocol.unexpected", f"{type(request).__name__} is not a request of this child.")
         return Downloads(request_id, self._jobs.all())
@@ -156,11 +170,18 @@ class Desk:
             case SearchHub(request_id, text, sort, only_supported):
                 architectures = SUPPORTED if only_supported else frozenset()
                 return HubModels(request_id, search(line, text, sort, architectures, is_stopped))
-            case PlanFor(request_id, repo, folder):
-                model, num_files = plan_named(line, repo, look_around(self.data, folder), is_stopped, request.wishes)
-                return RepoPlan(request_id, model, num_files)
+            case PlanFor(request_id, repo, folder, token, wishes, engine_pid):
+                facts = self._shelf.find((repo, token), stamp_of(repo), lambda: read_named(line, repo, is_stopped))
+                model, limits = plan_facts(facts, look_around(self.data, folder, engine_pid), wishes)
+                return RepoPlan(request_id, model, facts.num_files, limits, facts.download_bytes, facts.caution)
             case ReadCard(request_id, repo):
                 return Card(request_id, repo, read_card(line, repo, is_stopped))
+
+    def _measure(self, request_id: int, folder: str) -> Message:
+        with self._bench:
+            ground, is_stopped = look_around(self.data, folder), partial(self._is_stopped, request_id)
+            run_bench(ground.folder, lambda *step: self.wire.send(Progress(request_id, *step)), is_stopped)
+        return _rates(request_id, ground)
 
     def _line(self, token: str, patience: "Patience") -> "Line":
         from engine.store.hub import default_access
@@ -199,6 +220,15 @@ class Desk:
 
     def _is_stopped(self, request_id: int) -> bool:
         return self.ended.is_set() or request_id in self.cancelled
+
+
+def _rates(request_id: int, ground: Ground) -> MachineRates:
+    notebook = ground.notebook
+    rates = notebook.latest(ground.folder) if notebook is not None else None
+    if notebook is None or rates is None:
+        return MachineRates(request_id, unknown="this computer has not been measured yet")
+    drive = drive_of(ground.folder).device
+    return MachineRates(request_id, rates.ceilings, notebook.kernels(), drive, rates.seconds)
 
 
 def main() -> int:

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from engine.checkpoint.experts import map_experts
-from engine.checkpoint.index import Checkpoint, open_checkpoint
+from engine.checkpoint.index import Checkpoint, open_checkpoint, suggested_expert_ram
 from engine.config import NO_WISHES, Wishes
 from engine.errors import EngineError
 from engine.hardware.drive import drive_of
 from engine.hardware.machine import DriveFacts, Machine
+from engine.hardware.memory import held_bytes
 from engine.hardware.probe import probe
-from engine.knowledge import Notebook
+from engine.knowledge import Notebook, model_key
 from engine.models.registry import SUPPORTED, find
 from engine.plan.footprint import Footprint
 from engine.plan.forecast import NOTHING, Knowledge, fit_of, forecast
-from engine.protocol import Change, Fit, HubModel, ModelEntry, Plan, Release, Verdict
-from engine.store.catalogue import CatalogueModel
+from engine.plan.plan import SHORTEST_CONTEXT, make_plan
+from engine.protocol import Fit, HubModel, ModelEntry, Plan, Release, Verdict, WishLimits
+from engine.store.catalogue import CatalogueModel, read_catalogue
 from engine.store.files import Repository
 from engine.store.formats import format_of, unread_method
 from engine.store.target import free_bytes, hub_cache
@@ -31,6 +33,7 @@ from engine.units import format_bytes
 _BLOCK = 4096  # a direct read takes up to one more at each end
 _BITS = {"BF16": 16.0, "FP8": 8.0, "MXFP4": 4.25, "NVFP4": 4.5}  # of a weight with its scales
 _EMBEDDING_BYTES = 2
+_LONGEST_CONTEXT = 1 << 20  # that anybody may wish for
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,8 @@ class Ground:
         """'20.9 GB of memory free, 212 GB on the drive, which reads 1.9 GB/s'."""
         memory = f"{format_bytes(self.machine.ram_available)} of memory free"
         drive = f"{format_bytes(self.free_bytes)} on the drive"
-        gbps = None if self.notebook is None else self.notebook.disk_gbps(self.folder)
-        rate = f", which reads {gbps:.1f} GB/s" if gbps else ""
+        rates = None if self.notebook is None else self.notebook.latest(self.folder)
+        rate = f", which reads {rates.disk_gbps:.1f} GB/s" if rates else ""
         return f"{memory}, {drive}{rate}."
 
     @property
@@ -61,66 +64,135 @@ class Ground:
         facts = DriveFacts(str(self.folder), drive.device, drive.mount, free_bytes=self.free_bytes)
         return replace(self.machine, drives=(facts, *self.machine.drives))
 
-    def knowledge(self, footprint: Footprint) -> Knowledge:
-        return NOTHING if self.notebook is None else self.notebook.knowledge(footprint, self.folder)
+    def knowledge(self, footprint: Footprint, key: str = "") -> Knowledge:
+        return NOTHING if self.notebook is None else self.notebook.knowledge(footprint, self.folder, key)
 
 
-def look_around(data: Path, folder: str) -> Ground:
-    """`folder` is the chosen one; empty for the Hugging Face cache."""
+def look_around(data: Path, folder: str, engine_pid: int = 0) -> Ground:
+    """`folder` is the chosen one; empty for the Hugging Face cache. What the engine of that number holds counts as free."""
     machine, place = probe(), Path(folder) if folder else hub_cache()
+    if engine_pid:
+        most = min(machine.ram_total, machine.ram_limit or machine.ram_total)
+        available = min(most, machine.ram_available + held_bytes(engine_pid))
+        machine = replace(machine, ram_available=max(machine.ram_available, available))
     return Ground(machine, Notebook(data, machine), free_bytes(place), place)
 
 
-def judge(footprint: Footprint, download_bytes: int, ground: Ground, wishes: Wishes = NO_WISHES) -> Verdict:
+def judge(
+    footprint: Footprint,
+    download_bytes: int,
+    ground: Ground,
+    wishes: Wishes = NO_WISHES,
+    known: Knowledge | None = None,
+    suggested_ram: str | None = None,
+) -> Verdict:
     """Of a model that the engine can run. `download_bytes` is what the drive must take."""
     try:
-        plan = forecast(ground.machine_here, footprint, wishes, ground.knowledge(footprint))
+        plan = forecast(ground.machine_here, footprint, wishes, known or ground.knowledge(footprint), suggested_ram)
     except EngineError as error:
         return Verdict(Fit.NO_MEMORY, error.text, hint=error.hint)
     fit, text = fit_of(plan), _where(plan, footprint)
     if download_bytes > ground.free_bytes:
         fit, text = Fit.NO_SPACE, _no_space(download_bytes, ground.free_bytes)
-    more = next((gain for gain in plan.gains if gain.change is Change.RAM), None)
-    return Verdict(
-        fit, text, plan.predicted_tokens_per_second,
-        with_more_ram=more.tokens_per_second if more else None,
-        more_ram_bytes=more.amount if more else 0,
-        plan=plan,
+    return Verdict(fit, text, plan.predicted_tokens_per_second, plan=plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that a plan needs of one model, so that another wish reads nothing again."""
+
+    model: HubModel  # with one release, not judged yet
+    num_files: int
+    download_bytes: int  # 0 for a model that is here
+    footprint: Footprint | None  # None where `unsupported` says why
+    unsupported: str = ""
+    folder: Path | None = None  # of a model that is here
+    key: str = ""  # by which its answers and its heat are kept
+    suggested: str | None = None  # memory for experts, by the model itself
+    caution: str = ""
+
+
+def read_named(line: Line, name: str, is_stopped: Callable[[], bool]) -> Facts:
+    """A repository on the Hub, or the whole path of a model's folder, by its headers.
+
+    Where the Hub cannot be reached, a repository of the catalogue is known by the catalogue's geometry. Raises `EngineError` or
+    `StoppedError`.
+    """
+    if (folder := Path(name)).is_absolute():
+        return _read_folder(folder)
+    try:
+        found, checkpoint = _read_remote(line, name, is_stopped)
+    except EngineError as error:
+        facts = _from_catalogue(name, error) if error.code == "hub.unreachable" else None
+        if facts is None:
+            raise
+        return facts
+    footprint, unsupported = _footprint_or_why(checkpoint)
+    release = Release(found.repo, format_of(checkpoint), found.nbytes)
+    architecture = str(checkpoint.config.get("model_type") or "")
+    model = HubModel(found.repo.split("/")[-1], architecture, (release,), found.licence, found.gate)
+    return Facts(model, len(found.files), found.nbytes, footprint, unsupported)
+
+
+def plan_facts(facts: Facts, ground: Ground, wishes: Wishes = NO_WISHES) -> tuple[HubModel, WishLimits | None]:
+    """The model with its verdict, and between which wishes it can be planned. Arithmetic alone."""
+    if facts.folder is not None:
+        ground = replace(ground, folder=facts.folder, free_bytes=free_bytes(facts.folder))
+    verdict, limits = Verdict(Fit.UNSUPPORTED, facts.unsupported), None
+    if (footprint := facts.footprint) is not None:
+        known = ground.knowledge(footprint, facts.key)
+        verdict = judge(footprint, facts.download_bytes, ground, wishes, known, facts.suggested)
+        limits = _limits(footprint, ground, verdict.plan, wishes)
+    (release,) = facts.model.releases
+    return replace(facts.model, releases=(replace(release, verdict=verdict),)), limits
+
+
+def _limits(footprint: Footprint, ground: Ground, plan: Plan | None, wishes: Wishes) -> WishLimits:
+    """At the context of the plan, or at the one wished for."""
+    context = plan.context if plan is not None else wishes.context
+    try:
+        most = make_plan(ground.machine, footprint, Wishes(context=context)).expert_ram_bytes
+    except EngineError:
+        most = footprint.floor_bytes  # there is no room at all; what is wished for is refused with its numbers
+    shortest, longest = min(SHORTEST_CONTEXT, footprint.max_context), min(footprint.max_context, _LONGEST_CONTEXT)
+    return WishLimits(shortest, longest, min(footprint.floor_bytes, most), most)
+
+
+def _read_folder(folder: Path) -> Facts:
+    checkpoint = open_checkpoint(folder)
+    footprint, unsupported = _footprint_or_why(checkpoint)
+    release = Release(str(folder), format_of(checkpoint), checkpoint.nbytes)
+    model = HubModel(folder.name, str(checkpoint.config.get("model_type") or ""), (release,))
+    files = {ref.file for ref in checkpoint.tensors.values()}
+    return Facts(
+        model, len(files), 0, footprint, unsupported, folder, model_key(checkpoint), suggested_expert_ram(folder)
     )  # fmt: skip
 
 
-def judge_checkpoint(checkpoint: Checkpoint, download_bytes: int, ground: Ground, wishes: Wishes = NO_WISHES) -> Verdict:
-    """Of one whose headers are known. Raises `EngineError` where they are damaged."""
+def _from_catalogue(repo: str, error: EngineError) -> Facts | None:
+    for model in read_catalogue():
+        for name, form, nbytes in model.releases:
+            if name.lower() == repo.lower() and model.architecture in SUPPORTED:
+                offer = HubModel(
+                    model.name, model.architecture, (Release(name, form, nbytes, is_about=True),), model.licence,
+                    total_params=model.total_params, active_params=model.active_params,
+                )  # fmt: skip
+                caution = f"Planned from the catalogue's figures, since its own headers cannot be read: {error.text}"
+                return Facts(offer, 0, nbytes, footprint_of_catalogue(model, form, nbytes), caution=caution)
+    return None
+
+
+def _footprint_or_why(checkpoint: Checkpoint) -> tuple[Footprint | None, str]:
+    """None with the reason where the engine cannot run it. Raises `EngineError` where headers are damaged."""
     try:
         footprint = footprint_of(checkpoint)
     except EngineError as error:
         if error.code in ("model.architecture", "checkpoint.format", "checkpoint.no_experts"):
-            return Verdict(Fit.UNSUPPORTED, error.text)
+            return None, error.text
         raise
     if method := unread_method(checkpoint.config):
-        return Verdict(Fit.UNSUPPORTED, f"Its weights are quantised in the way of {method}, which Stoker does not read yet.")
-    return judge(footprint, download_bytes, ground, wishes)
-
-
-def plan_named(
-    line: Line, name: str, ground: Ground, is_stopped: Callable[[], bool], wishes: Wishes = NO_WISHES
-) -> tuple[HubModel, int]:
-    """A repository on the Hub or a model's folder with its verdict, and how many files it takes.
-
-    Raises `EngineError` or `StoppedError`.
-    """
-    if (folder := Path(name)).is_absolute():
-        checkpoint = open_checkpoint(folder)
-        verdict = judge_checkpoint(checkpoint, 0, replace(ground, folder=folder), wishes)
-        release = Release(name, format_of(checkpoint), checkpoint.nbytes, verdict)
-        files = {ref.file for ref in checkpoint.tensors.values()}
-        return HubModel(folder.name, str(checkpoint.config.get("model_type") or ""), (release,)), len(files)
-    found, checkpoint = _read_remote(line, name, is_stopped)
-    verdict = judge_checkpoint(checkpoint, found.nbytes, ground, wishes)
-    release = Release(found.repo, format_of(checkpoint), found.nbytes, verdict)
-    architecture = str(checkpoint.config.get("model_type") or "")
-    model = HubModel(found.repo.split("/")[-1], architecture, (release,), found.licence, found.gate)
-    return model, len(found.files)
+        return None, f"Its weights are quantised in the way of {method}, which Stoker does not read yet."
+    return footprint, ""
 
 
 def remote_footprint(line: Line, repo: str, is_stopped: Callable[[], bool]) -> tuple[Footprint, int]:
@@ -146,8 +218,8 @@ def judge_entry(entry: ModelEntry, ground: Ground) -> ModelEntry:
     if entry.problem:
         return entry
     try:
-        folder = Path(entry.path)
-        return replace(entry, verdict=judge_checkpoint(open_checkpoint(folder), 0, replace(ground, folder=folder)))
+        model, _ = plan_facts(_read_folder(Path(entry.path)), ground)
+        return replace(entry, verdict=model.releases[0].verdict)
     except EngineError as error:  # its headers are whole and say something odd: loading will say so too
         return replace(entry, problem=error.text)
 

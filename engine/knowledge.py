@@ -6,6 +6,7 @@ next load measures again. Smaller errors correct a model's next prediction and w
 """
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from statistics import median
 from typing import Any
 from zlib import crc32
 
+from engine.checkpoint.index import Checkpoint
 from engine.errors import EngineError
 from engine.experts.heat import load_heat
 from engine.hardware.drive import drive_of
@@ -43,6 +45,11 @@ class Answer:
     tokens: int
     weight_format: str
     seconds: float  # since 1970
+
+
+def model_key(checkpoint: Checkpoint) -> str:
+    """Two models of one name in two folders have heat and answers of their own."""
+    return f"{checkpoint.name[:80]}-{crc32(os.fsencode(checkpoint.folder.resolve())):08x}"
 
 
 def fingerprint(machine: Machine) -> str:
@@ -81,21 +88,22 @@ class Notebook:
             return None, f"the kernels for {weight_format or 'this format'} have not been measured yet"
         return replace(latest, expert_gbps=curve[0][1], experts_by_rows=curve), ""
 
-    def disk_gbps(self, folder: Path) -> float | None:
-        """Of the drive of a folder, as measured last."""
+    def latest(self, folder: Path) -> Rates | None:
+        """Whatever was measured last with the drive of a folder."""
         device, own = drive_of(folder).device, _object(self._of_machine(_RATES).get("rates"))
         found = [rates for name, value in own.items() if name.partition("|")[2] == device and (rates := Rates.from_json(value))]
-        return max(found, key=lambda rates: rates.seconds).disk_gbps if found else None
+        return max(found, key=lambda rates: rates.seconds) if found else None
+
+    def kernels(self) -> dict[str, float]:
+        """GB/s of one token's experts by weight format."""
+        found = _object(self._of_machine(_RATES).get("kernels"))
+        return {name: curve[0][1] for name, value in found.items() if (curve := _curve(value)) is not None}
 
     def note_rates(self, weight_format: str, folder: Path, rates: Rates) -> None:
         self._edit(_RATES, "rates", {f"{weight_format}|{drive_of(folder).device}": rates.to_json()})
 
     def note_kernels(self, curves: Mapping[str, Curve]) -> None:
         self._edit(_RATES, "kernels", {name: [list(point) for point in curve] for name, curve in curves.items()})
-
-    @property
-    def has_kernels(self) -> bool:
-        return bool(self._of_machine(_RATES).get("kernels"))
 
     def should_measure(self, weight_format: str, folder: Path) -> bool:
         """There are no rates of the format's own, or answers disagree with them."""
@@ -118,12 +126,16 @@ class Notebook:
         kept = [*self.answers(model), answer][-_KEPT:]
         self._edit(_ANSWERS, "answers", {model: [{name: getattr(one, name) for name in _FIELDS} for one in kept]})
 
-    def knowledge(self, footprint: Footprint, folder: Path, model: str = "", heat_file: Path | None = None) -> Knowledge:
-        """All that a forecast needs. `model` names its answers, `heat_file` holds what it used last."""
+    def heat_file(self, model: str) -> Path:
+        """What it used last."""
+        return self.data / "heat" / f"{model}.json"
+
+    def knowledge(self, footprint: Footprint, folder: Path, model: str = "") -> Knowledge:
+        """All that a forecast needs. `model` is a model's key, by which its answers and its heat are kept."""
         rates, unknown = self.rates(footprint.weight_format, folder)
         answers = self.answers(model) if model else []
         since = rates.seconds if rates is not None else 0.0
-        locality = _locality(answers, footprint, heat_file)
+        locality = _locality(answers, footprint, self.heat_file(model) if model else None)
         return Knowledge(rates, unknown, locality, correction_of([answer for answer in answers if answer.seconds > since]))
 
     def _answers(self) -> dict[str, list[Answer]]:

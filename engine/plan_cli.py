@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from engine.checkpoint.index import suggested_expert_ram
 from engine.config import Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Gpu, GpuKind, Machine
@@ -84,7 +85,7 @@ def _supposed(machine: Machine, options: argparse.Namespace) -> Machine:
 
 def _plan_local(folder: Path, wishes: Wishes, machine: Machine, options: argparse.Namespace) -> Plan:
     """With rates that are measured now where there are none yet."""
-    from engine.engine import inspect, knowledge_of, suggested_expert_ram  # here, since it brings torch
+    from engine.engine import inspect, knowledge_of  # here, since it brings torch
 
     source, notebook = inspect(folder), Notebook(data_folder(), machine)
     bar = options.make_bar(_STAGE, options.json)

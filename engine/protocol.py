@@ -17,13 +17,14 @@ from engine.hardware.machine import Cpu, DriveFacts, DriveKind, Gpu, GpuKind, Ma
 from engine.meter import Link, LinkUse, Origin, Phase, Traffic
 
 __all__ = [
-    "PROTOCOL_VERSION", "AddDownload", "AddFolder", "Cancel", "Card", "ChatMessage", "Cpu", "DownloadAction", "DownloadJob",
-    "DownloadProgress", "DownloadState", "Downloads", "DriveFacts", "DriveKind", "EditDownload", "Failed", "Finished", "Fit",
-    "ForgetFolder", "Gate", "Generate", "Gpu", "GpuKind", "Hello", "HubModel", "HubModels", "HubSort", "LimitDownloads", "Link",
-    "LinkUse", "ListCatalogue", "ListDownloads", "ListModels", "Load", "Loaded", "Machine", "MachineFacts", "Message", "Meter",
-    "ModelEntry", "ModelState", "Models", "MoveModel", "Origin", "PcieLink", "Phase", "Plan", "PlanFor", "ProbeMachine",
-    "Progress", "ProtocolError", "ReadCard", "Release", "RemoveModel", "Removed", "RepoPlan", "RunDownloads", "Sampling",
-    "SearchHub", "Started", "StopReason", "Text", "Traffic", "Verdict", "VerifyModel", "Wishes", "decode", "encode",
+    "PROTOCOL_VERSION", "AddDownload", "AddFolder", "Cancel", "Card", "Change", "ChatMessage", "Cpu", "DownloadAction",
+    "DownloadJob", "DownloadProgress", "DownloadState", "Downloads", "DriveFacts", "DriveKind", "EditDownload", "Failed",
+    "Finished", "FirstToken", "Fit", "ForgetFolder", "Gain", "Gate", "Generate", "Gpu", "GpuKind", "Hello", "HubModel",
+    "HubModels", "HubSort", "LimitDownloads", "Link", "LinkUse", "ListCatalogue", "ListDownloads", "ListModels", "Load",
+    "Loaded", "Machine", "MachineFacts", "MachineRates", "MeasureMachine", "Message", "Meter", "ModelEntry", "ModelState",
+    "Models", "MoveModel", "Origin", "PcieLink", "Phase", "Plan", "PlanFor", "ProbeMachine", "Progress", "ProtocolError",
+    "ReadCard", "ReadRates", "Release", "RemoveModel", "Removed", "RepoPlan", "RunDownloads", "Sampling", "SearchHub",
+    "Started", "StopReason", "Text", "Tier", "Traffic", "Verdict", "VerifyModel", "WishLimits", "Wishes", "decode", "encode",
     "request_id_of",
 ]  # fmt: skip
 
@@ -129,8 +130,6 @@ class Verdict:
     fit: Fit
     text: str
     tokens_per_second: tuple[float, float] | None = None  # None where this computer has not been measured yet
-    with_more_ram: tuple[float, float] | None = None  # the same with `more_ram_bytes` more
-    more_ram_bytes: int = 0
     hint: str = ""  # the nearest plan that can be met, where this one cannot
     plan: "Plan | None" = None  # with all its numbers, where there is one
 
@@ -389,11 +388,13 @@ class VerifyModel:
 class ListCatalogue:
     """The models that people run, judged for this computer; needs no network. Answered by `HubModels`.
 
-    `folder` is where a download would go, here and below; empty for the Hugging Face cache.
+    `folder` is where a download would go, here and below; empty for the Hugging Face cache. `engine_pid` is the process whose
+    model the next one would replace, so that its memory counts as free; 0 for none.
     """
 
     request_id: int
     folder: str = ""
+    engine_pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,13 +410,17 @@ class SearchHub:
 
 @dataclass(frozen=True, slots=True)
 class PlanFor:
-    """Judge a repository by its config.json and headers, some hundred KB. Answered by `RepoPlan`."""
+    """Judge a repository by its config.json and headers, some hundred KB. Answered by `RepoPlan`.
+
+    What was read is kept for some minutes, so that other wishes for the same model are answered at once.
+    """
 
     request_id: int
-    repo: str
+    repo: str  # or the whole path of a model's folder
     folder: str = ""
     token: str = field(default="", repr=False)
     wishes: Wishes = field(default_factory=Wishes)
+    engine_pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,8 +443,30 @@ class ProbeMachine:
     folders: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ReadRates:
+    """What was measured on this computer before. Answered by `MachineRates`.
+
+    `folder` is where models would go, here and below; empty for the Hugging Face cache.
+    """
+
+    request_id: int
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureMachine:
+    """Measure drive, memory and kernels, with a model that is here or a scratch file: some ten seconds, in a child of its own.
+
+    Tells `Progress` in parts of the whole; answered by `MachineRates`. After `Cancel` nothing is kept.
+    """
+
+    request_id: int
+    folder: str = ""
+
+
 # Events: engine -> window. Every request is answered by exactly one of Models, Loaded, Finished, Downloads, Removed, HubModels,
-# RepoPlan, Card, MachineFacts or Failed.
+# RepoPlan, Card, MachineFacts, MachineRates or Failed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +488,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A long step of a request; `done` of `total` bytes, `total` 0 when unknown."""
+    """A long step of a request; `done` of `total` bytes or parts, `total` 0 when unknown."""
 
     request_id: int
     stage: str
@@ -561,12 +588,25 @@ class HubModels:
 
 
 @dataclass(frozen=True, slots=True)
+class WishLimits:
+    """Between which wishes a model can be planned here now; bytes of memory for experts."""
+
+    least_context: int
+    most_context: int
+    least_expert_ram: int  # one token's experts, and the next layer's
+    most_expert_ram: int  # all experts, or what is free at the context of the plan
+
+
+@dataclass(frozen=True, slots=True)
 class RepoPlan:
-    """`model` has one release, with its size in bytes and its verdict."""
+    """`model` has one release, with its size in bytes and its verdict; `limits` are None where it cannot be planned."""
 
     request_id: int
     model: HubModel
     num_files: int
+    limits: WishLimits | None = None
+    download_bytes: int = 0  # 0 for a model that is here
+    caution: str = ""  # a sentence on what the plan rests on, where it is not the model's own headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,13 +622,26 @@ class Card:
 class MachineFacts:
     request_id: int
     machine: Machine
+    uses_graphics: bool = False  # whether this version computes on graphics cards
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRates:
+    """Measured GB/s; nothing where `unknown` says why not ("this computer has not been measured yet")."""
+
+    request_id: int
+    gbps: dict[Link, float] = field(default_factory=dict)
+    kernels: dict[str, float] = field(default_factory=dict)  # by weight format: experts of one token, computed on
+    drive: str = ""  # device whose rate that of the disk is
+    seconds: float = 0.0  # since 1970, when it was measured
+    unknown: str = ""
 
 
 Message = (
     ListModels | Load | Generate | Cancel | Hello | Models | Progress | Loaded | Started | Text | Meter | Finished | Failed
     | ListDownloads | AddDownload | EditDownload | LimitDownloads | RunDownloads | AddFolder | ForgetFolder | RemoveModel
     | MoveModel | VerifyModel | Downloads | DownloadProgress | Removed | ListCatalogue | SearchHub | PlanFor | ReadCard
-    | HubModels | RepoPlan | Card | ProbeMachine | MachineFacts
+    | HubModels | RepoPlan | Card | ProbeMachine | MachineFacts | ReadRates | MeasureMachine | MachineRates
 )  # fmt: skip
 _TYPES: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(Message)}
 

@@ -21,7 +21,7 @@ class Cancelled(Exception):  # noqa: N818 - an outcome, not an error
 
 
 class Session:
-    """Tokens that the KV cache holds, and the logits after them. Not thread-safe.
+    """Tokens that the cache holds, and the logits after them. Not thread-safe.
 
     `dense_bytes` is what each pass reads beside the experts, for the meter. With `rows` the model's embedding is the table of
     the rows that these hold, and tokens are handed to it by their places there.
@@ -55,7 +55,7 @@ class Session:
             if ours != theirs:
                 break
             common += 1
-        return common
+        return self._kv.reachable(common)
 
     def sync(
         self,
@@ -72,17 +72,29 @@ class Session:
         self._reader.check_files()
         self._request += 1
         self.rewind(self.reusable(tokens))
+        assert len(self.tokens) == self._kv.length, "what is reusable need not be read again"
         logits, records = torch.empty(0), []
         while len(self.tokens) < len(tokens):
             chunk = tokens[len(self.tokens) : len(self.tokens) + PREFILL_CHUNK]
             self._begin(Phase.PREFILL, len(chunk))
             logits = self._forward(chunk, should_stop)
             records.append(self._end())
+            self._kv.mark()
             progress(len(self.tokens), records[-1])
         return logits, merged(records)
 
     def step(self, token: int, should_stop: Callable[[], bool] = lambda: False) -> tuple[torch.Tensor, Traffic]:
-        """Append one token; returns the logits [V] after it and the traffic. Raises `Cancelled` and `EngineError`."""
+        """Append one token; returns the logits [V] after it and the traffic. Raises `Cancelled` and `EngineError`.
+
+        After a `rewind` into the midst of what recurrent layers remember, what they have lost is read again first.
+        """
+        while lost := self.tokens[self._kv.length :]:
+            chunk = lost[:PREFILL_CHUNK]
+            self._begin(Phase.PREFILL, len(chunk))
+            self._forward(chunk, should_stop, is_known=True)
+            self._end()
+        if len(self.tokens) % PREFILL_CHUNK == 0:
+            self._kv.mark()
         self._begin(Phase.DECODE, 1)
         logits = self._forward([token], should_stop)
         return logits, self._end()
@@ -122,7 +134,8 @@ class Session:
         return places
 
     @torch.inference_mode()
-    def _forward(self, tokens: Sequence[int], should_stop: Callable[[], bool]) -> torch.Tensor:
+    def _forward(self, tokens: Sequence[int], should_stop: Callable[[], bool], *, is_known: bool = False) -> torch.Tensor:
+        """Logits [V] after tokens that follow what the cache holds; `is_known` says that the timeline has them already."""
         begun, in_experts = time.perf_counter(), 0.0
 
         def experts(layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -138,7 +151,8 @@ class Session:
 
         logits = self._model(torch.tensor(self._embedded(tokens)), self._kv, experts)
         self._kv.advance(len(tokens))
-        self.tokens.extend(tokens)
+        if not is_known:
+            self.tokens.extend(tokens)
         kv_bytes = self._kv.length * self._kv.bytes_per_token
         self._meter.add(Link.RAM, self._dense_bytes + kv_bytes, time.perf_counter() - begun - in_experts)
         return logits

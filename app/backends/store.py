@@ -22,6 +22,8 @@ from engine.protocol import (
     Failed,
     Hello,
     HubModels,
+    MachineFacts,
+    MachineRates,
     Message,
     Models,
     Progress,
@@ -35,7 +37,7 @@ from engine.protocol import (
 _log = logging.getLogger(__name__)
 _CHILD = ("-m", "engine", "download")
 _STOP_MS = 6000
-_CLOSING = (Models, Downloads, Removed, HubModels, RepoPlan, Card)
+_CLOSING = (Models, Downloads, Removed, HubModels, RepoPlan, Card, MachineFacts, MachineRates)
 
 
 def _ignore(_: Any) -> None:

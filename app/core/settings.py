@@ -142,6 +142,7 @@ class Settings:
     resume_downloads = Setting(
         True, "Go on at start", "Unfinished downloads continue when Stoker is opened.", group="Downloads"
     )  # fmt: skip
+    has_set_up = Setting(False)  # the set-up was finished or left; it comes by itself only before
     model = Setting("")  # name of the last one used
     loading_model = Setting("")  # set while a model is being loaded; still set at start: the last session died of it
     meter_visible = Setting(True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.core.figures import format_bytes, format_range
-from engine.protocol import Fit, Gate, HubModel, Release, Verdict
+from engine.protocol import Change, Fit, Gate, HubModel, Release, Verdict
 
 FIT_WORDS = {
     Fit.VRAM: "Fits in VRAM", Fit.VRAM_RAM: "VRAM + RAM", Fit.RAM: "Fits in RAM", Fit.DISK: "Streams from disk",
@@ -91,11 +91,12 @@ def speed_text(verdict: Verdict | None) -> str:
 
 def gain_text(verdict: Verdict) -> str:
     """What more memory would buy; empty where that is not known or nothing."""
-    if verdict.with_more_ram is None or verdict.tokens_per_second is None or not verdict.fit.runs:
+    gains = verdict.plan.gains if verdict.plan is not None and verdict.fit.runs else ()
+    gain = next((gain for gain in gains if gain.change is Change.RAM), None)
+    if gain is None or verdict.tokens_per_second is None:
         return ""
-    now, then = format_range(*verdict.tokens_per_second), format_range(*verdict.with_more_ram)
-    more = f"{verdict.more_ram_bytes / 1e9:.0f} GB"
-    return f"With {more} more RAM: {then} tokens/s instead of {now}." if now != then else ""
+    now, then = format_range(*verdict.tokens_per_second), format_range(*gain.tokens_per_second)
+    return f"With {gain.text}: {then} tokens/s instead of {now}." if now != then else ""
 
 
 def _runs(model: HubModel) -> bool:

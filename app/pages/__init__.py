@@ -11,7 +11,7 @@ class PageSpec:
     """`factory` is 'module:name' of a callable (services, parent) -> QWidget.
 
     A page may have `activate()`, a signal `page_wanted(key)`, a signal `opening_wanted(key, what)` and `open_item(what)`, which
-    is called on the page of that key.
+    is called on the page of that key. While its `has_rail` is false, it has the whole window.
     """
 
     key: str
@@ -31,5 +31,6 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec("chat", "Chat", "chat", "app.pages.chat:ChatPage", "Ctrl+1"),
     PageSpec("models", "Models", "models", "app.pages.models:ModelsPage", "Ctrl+2"),
     PageSpec("downloads", "Downloads", "downloads", "app.pages.downloads:DownloadsPage", "Ctrl+3"),
+    PageSpec("wizard", "Set up and plan", "meter", "app.pages.wizard:WizardPage", "Ctrl+4"),
     PageSpec("settings", "Settings", "settings", "app.pages.settings:SettingsPage", "Ctrl+,", is_last=True),
 )

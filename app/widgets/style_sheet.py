@@ -2,7 +2,8 @@
 
 QPushButton: none (bordered), "primary", "ghost" (no border), "chip" (a pill). QComboBox: none, "chip".
 QFrame: "card", "row" (in a card, takes the keyboard), "rail", "divider".
-QLabel: "muted", "faint", "page-title", "title", "heading", "name", "number", "mono", "mono-muted", "bad".
+QLabel: "muted", "muted-body", "faint", "page-title", "title-large", "title", "heading", "name", "number", "figure", "mono",
+"mono-muted", "warn", "bad".
 Any text field with property `bad` set to true is marked.
 """
 
@@ -19,6 +20,10 @@ QToolTip { background: $raised; color: $text; border: 1px solid $line; padding: 
 QLabel { background: transparent; }
 QLabel[kind="muted"] { color: $muted; font-size: 12px; }
 QLabel[kind="faint"] { color: $faint; font-size: 11px; }
+QLabel[kind="muted-body"] { color: $muted; }
+QLabel[kind="figure"] { font-size: 34px; font-weight: 700; }
+QLabel[kind="title-large"] { font-size: 17px; font-weight: 600; }
+QLabel[kind="warn"] { color: $warn; font-size: 12px; }
 QLabel[kind="page-title"] { font-size: 22px; font-weight: 600; }
 QLabel[kind="name"] { font-weight: 600; }
 QLabel[kind="number"] { font-weight: 600; }
@@ -112,6 +117,13 @@ QMenu::item { padding: 6px 24px 6px 12px; border-radius: 6px; background: transp
 QMenu::item:selected { background: $selection; }
 QMenu::item:disabled { color: $faint; }
 QMenu::separator { height: 1px; background: $line; margin: 4px 8px; }
+
+QSlider { background: transparent; min-height: 24px; }
+QSlider::groove:horizontal { height: 4px; background: $raised; border-radius: 2px; }
+QSlider::sub-page:horizontal { background: $accent; border-radius: 2px; }
+QSlider::handle:horizontal { width: 14px; height: 14px; margin: -5px 0; border-radius: 7px; background: $text; }
+QSlider::handle:horizontal:focus { background: $accent; }
+QSlider::sub-page:horizontal:disabled, QSlider::handle:horizontal:disabled { background: $faint; }
 
 QProgressBar { background: $raised; border: none; border-radius: 3px; min-height: 6px; max-height: 6px; }
 QProgressBar::chunk { background: $accent; border-radius: 3px; }

@@ -88,6 +88,15 @@ def read_json(file: Path) -> dict[str, Any]:
     return value
 
 
+def suggested_expert_ram(folder: Path) -> str | None:
+    """A model that Stoker made may carry its own budget in stoker.json, so that a demo shows what it is for."""
+    try:
+        value = json.loads((folder / "stoker.json").read_text(encoding="utf-8")).get("expert_ram")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return value if isinstance(value, str) else None
+
+
 def _weight_files(folder: Path, weight_map: dict[str, str] | None) -> list[Path]:
     present = sorted(file for file in folder.glob("*.safetensors") if file.is_file())
     if weight_map is not None:

@@ -4,6 +4,8 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
 from engine.errors import EngineError
 from engine.hardware.cgroup import memory_cap
 from engine.hardware.system import System
@@ -97,3 +99,11 @@ def _windows_commit_left() -> int | None:
     if library is None or not library.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
         return None
     return int(status.available_page_file)
+
+
+def held_bytes(pid: int) -> int:
+    """Memory that comes free when a process ends; 0 where it has ended, or does not tell."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except (psutil.Error, OSError, ValueError):
+        return 0

@@ -1,9 +1,10 @@
-"""Keys and values of the tokens read so far, per layer. Knows positions, no architecture."""
+"""What is kept of the tokens read so far, per layer. Knows positions, no architecture."""
 
 import math
 
 import torch
 
+from engine.kv.state import States, Tensors
 from engine.tiers.arena import aligned_memory
 
 
@@ -14,28 +15,58 @@ class KvCache:
     """
 
     def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int, capacity: int) -> None:
-        shape = (num_layers, num_kv_heads, capacity, head_dim)
-        self._keys, self._values = _memory(shape), _memory(shape)
+        self._memory = _memory((num_layers, 2, num_kv_heads, capacity, head_dim))
+        self._states = States()
+        self._used: set[int] = set()  # layers that keep something of each token
         self.capacity = capacity
         self.length = 0
 
-    def layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [Hkv, capacity, D] of one layer; a pass writes its rows after `length`."""
-        return self._keys[layer], self._values[layer]
+    def layer(self, layer: int, num_kv_heads: int = 0, head_dim: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [Hkv, capacity, D] of one layer; a pass writes its rows after `length`.
+
+        A layer whose heads are others names them, and takes as much of the memory as they need.
+        """
+        self._used.add(layer)
+        memory = self._memory[layer]
+        if num_kv_heads:
+            shape = (2, num_kv_heads, self.capacity, head_dim)
+            memory = memory.view(-1)[: math.prod(shape)].view(shape)
+        return memory[0], memory[1]
+
+    def rows(self, layer: int) -> torch.Tensor:
+        """The same memory as one row [capacity, 2 * Hkv * D] per token, for a layer that has no keys and values apart."""
+        self._used.add(layer)
+        return self._memory[layer].view(self.capacity, -1)
+
+    def state(self, layer: int, *shapes: tuple[int, ...]) -> tuple[Tensors, Tensors]:
+        """Of a recurrent layer: its tensors, to be read, and those that the pass must fill. See `States`."""
+        return self._states.of(layer, *shapes)
 
     def advance(self, count: int) -> None:
         """The pass over `count` tokens is complete in every layer."""
         self.length += count
+        self._states.commit()
+
+    def mark(self) -> None:
+        """Make the present length one that `truncate` reaches. Nothing to do where no layer is recurrent."""
+        self._states.mark(self.length)
+
+    def reachable(self, length: int) -> int:
+        """What `truncate(length)` will leave."""
+        return self._states.reachable(length, self.length)
 
     def truncate(self, length: int) -> None:
-        """Forget everything after the first `length` tokens."""
+        """Forget everything after the first `length` tokens, or after fewer where recurrent layers hold no state of them."""
         assert 0 <= length <= self.length
-        self.length = length
+        if (reached := self.reachable(length)) != self.length:
+            self._states.go_back(reached)
+        self.length = reached
 
     @property
     def bytes_per_token(self) -> int:
-        layers, heads, _, dim = self._keys.shape
-        return 2 * layers * heads * dim * self._keys.itemsize
+        """In the layers that keep any."""
+        _, two, heads, _, dim = self._memory.shape
+        return two * len(self._used) * heads * dim * self._memory.itemsize
 
 
 def _memory(shape: tuple[int, ...]) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """The frame that nearly every decoder shares: embedding, a stack of the model's own blocks, a last norm, the head."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 
@@ -9,11 +8,19 @@ from engine.kernels.kernels import Kernels
 from engine.kernels.reference import rms_norm
 from engine.kernels.spec import AttentionBlock, Rotation
 from engine.kv.cache import KvCache
-from engine.models.layers import Experts, Rope, Weights, YarnScaling, attention_spec, embed
+from engine.models.attention import Attention
+from engine.models.config import DecoderConfig
+from engine.models.layers import SWIGLU_PARTS, Experts, Weights, embed, swiglu
+from engine.models.rope import Rope
 
 Block = Callable[[torch.Tensor, Rotation, KvCache, Experts], None]  # adds to the stream [T, H] in place
-FeedForward = Callable[[torch.Tensor, Experts], torch.Tensor]  # normed x [T, H] to what is added to the stream
-Shapes = dict[str, tuple[int, ...]]  # matrices [out, in] by stem, vectors by their whole name
+Norm = Callable[[torch.Tensor], torch.Tensor]
+LayerPart = Callable[[torch.Tensor, Experts], torch.Tensor]  # normed x [T, H] to what is added to the stream
+Shapes = dict[str, tuple[int, ...]]  # matrices [out, in] by stem, all else by its whole name
+
+
+class StoredLessOne(tuple[int, ...]):
+    """The shape of a norm's weight from which 1 has been taken; what is bound has it again."""
 
 
 def frame_shapes(vocab_size: int, hidden_size: int, *, tied: bool) -> Shapes:
@@ -24,21 +31,30 @@ def frame_shapes(vocab_size: int, hidden_size: int, *, tied: bool) -> Shapes:
     return shapes
 
 
-def attention_shapes(
-    block: str, hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool = False
-) -> Shapes:
-    """Both norms and the projections of `attention_spec` in the block of that name."""
-    shapes: Shapes = {
-        f"{block}.input_layernorm.weight": (hidden_size,),
-        f"{block}.post_attention_layernorm.weight": (hidden_size,),
-        f"{block}.self_attn.q_proj": (num_heads * head_dim, hidden_size),
-        f"{block}.self_attn.k_proj": (num_kv_heads * head_dim, hidden_size),
-        f"{block}.self_attn.v_proj": (num_kv_heads * head_dim, hidden_size),
-        f"{block}.self_attn.o_proj": (hidden_size, num_heads * head_dim),
-    }
-    if bias:
-        shapes |= {f"{name}.bias": shape[:1] for name, shape in shapes.items() if "self_attn" in name}
+def frame_of(config: DecoderConfig) -> Shapes:
+    return frame_shapes(config.vocab_size, config.hidden_size, tied=config.tied)
+
+
+def norm_shapes(block: str, hidden_size: int) -> Shapes:
+    """The two norms of a pre-norm block in their usual names."""
+    return {f"{block}.{name}_layernorm.weight": (hidden_size,) for name in ("input", "post_attention")}
+
+
+def attention_shapes(block: str, config: DecoderConfig, *, biases: str = "") -> Shapes:
+    """Both norms and the projections of `attention_spec` in the block of that name; `biases` of "qkvo" have one."""
+    query, key, hidden = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim, config.hidden_size
+    shapes = norm_shapes(block, hidden)
+    for name, shape in {"q": (query, hidden), "k": (key, hidden), "v": (key, hidden), "o": (hidden, query)}.items():
+        shapes[f"{block}.self_attn.{name}_proj"] = shape
+        if name in biases:
+            shapes[f"{block}.self_attn.{name}_proj.bias"] = shape[:1]
     return shapes
+
+
+def mlp_shapes(part: str, hidden_size: int, inner_size: int) -> Shapes:
+    """Of `swiglu` under that name."""
+    shapes = swiglu_shapes(hidden_size, inner_size)
+    return {f"{part}.{name}": shape for name, shape in zip(SWIGLU_PARTS, shapes, strict=True)}
 
 
 def swiglu_shapes(hidden_size: int, inner_size: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
@@ -46,10 +62,27 @@ def swiglu_shapes(hidden_size: int, inner_size: int) -> tuple[tuple[int, int], t
     return (inner_size, hidden_size), (inner_size, hidden_size), (hidden_size, inner_size)
 
 
+def dense(weights: Weights, kernels: Kernels) -> LayerPart:
+    """Of a layer without experts, under the names of `swiglu`."""
+    mlp = swiglu(weights, kernels)
+    return lambda x, _: mlp(x)
+
+
+def wide_norm_shapes(block: str, config: DecoderConfig) -> Shapes:
+    """Norms of queries and keys over all heads."""
+    sizes = {"q": config.num_heads * config.head_dim, "k": config.num_kv_heads * config.head_dim}
+    return {f"{block}.self_attn.{name}_norm.weight": (size,) for name, size in sizes.items()}
+
+
+def gated_expert_shapes(part: str, hidden_size: int, inner_size: int) -> Shapes:
+    """Of `gated_expert` under that name."""
+    return mlp_shapes(f"{part}.shared_expert", hidden_size, inner_size) | {f"{part}.shared_expert_gate": (1, hidden_size)}
+
+
 class PreNormBlock:
     """Attention and then the feed-forward part, each on the normed residual stream and added to it."""
 
-    def __init__(self, layer: int, attention: AttentionBlock, feed_forward: FeedForward) -> None:
+    def __init__(self, layer: int, attention: AttentionBlock, feed_forward: LayerPart) -> None:
         self._layer, self._attention, self._feed_forward = layer, attention, feed_forward
 
     def __call__(self, x: torch.Tensor, rotation: Rotation, kv: KvCache, experts: Experts) -> None:
@@ -58,54 +91,50 @@ class PreNormBlock:
 
 
 class Decoder:
-    """A `Model`; see there."""
+    """A `Model`; see there. `finish` makes logits of what the head gives."""
 
-    def __init__(self, weights: Weights, blocks: Sequence[Block], rope: Rope, rms_eps: float, kernels: Kernels) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        blocks: Sequence[Block],
+        rope: Rope,
+        norm: Norm,
+        kernels: Kernels,
+        embedding_scale: float = 1.0,
+        finish: Callable[[torch.Tensor], torch.Tensor] = lambda logits: logits,
+    ) -> None:
         self._embedding = weights.matrix("model.embed_tokens")
         self._head = weights.matrix("lm_head" if weights.has("lm_head") else "model.embed_tokens")
-        self._norm = weights.vector("model.norm.weight")
-        self._blocks, self._rope, self._rms_eps, self._kernels = blocks, rope, rms_eps, kernels
+        self._blocks, self._rope, self._norm, self._kernels = blocks, rope, norm, kernels
+        self._embedding_scale, self._finish = embedding_scale, finish
 
     def __call__(self, tokens: torch.Tensor, kv: KvCache, experts: Experts) -> torch.Tensor:
         x = embed(self._embedding, tokens)  # [T, H]
+        if self._embedding_scale != 1:
+            x *= self._embedding_scale
         rotation = self._rope.table(kv.length, len(tokens))
         for block in self._blocks:
             block(x, rotation, kv, experts)
-        last = rms_norm(x[-1:], self._norm, self._rms_eps)  # [1, H]
-        return self._kernels.linear(last, self._head)[0]  # [V]
+        return self._finish(self._kernels.linear(self._norm(x[-1:]), self._head)[0])  # [V]
 
 
-class GqaGeometry(Protocol):
-    """What the configurations of these decoders have in common."""
-
-    @property
-    def num_layers(self) -> int: ...
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def num_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def rms_eps(self) -> float: ...
-    @property
-    def rope_theta(self) -> float: ...
-    @property
-    def yarn(self) -> YarnScaling | None: ...
+def rms(weight: torch.Tensor, eps: float) -> Norm:
+    """A norm with its weight [H]."""
+    return lambda x: rms_norm(x, weight, eps)
 
 
-def gqa_decoder(
-    config: GqaGeometry,
+def pre_norm_decoder(
+    config: DecoderConfig,
     weights: Weights,
     kernels: Kernels,
-    windows: Sequence[int | None],
-    feed_forward: Callable[[int, Weights], FeedForward],
+    attention: Attention,
+    feed_forward: Callable[[int, Weights], LayerPart],
+    rotary_dim: int | None = None,
 ) -> Decoder:
-    """Pre-norm blocks of grouped-query attention; `feed_forward(layer, its weights)` makes what is the model's own."""
+    """Blocks of attention and feed-forward part, both made of a layer's number and its own weights."""
     blocks = []
     for layer in range(config.num_layers):
         own = weights.at(f"model.layers.{layer}")
-        heads = (config.num_heads, config.num_kv_heads, config.head_dim)
-        attention = kernels.attention_block(attention_spec(own, *heads, config.rms_eps, windows[layer]))
-        blocks.append(PreNormBlock(layer, attention, feed_forward(layer, own)))
-    return Decoder(weights, blocks, Rope(config.head_dim, config.rope_theta, config.yarn), config.rms_eps, kernels)
+        blocks.append(PreNormBlock(layer, attention(layer, own), feed_forward(layer, own)))
+    rope = Rope(rotary_dim or config.head_dim, config.rope_theta, config.stretch)
+    return Decoder(weights, blocks, rope, rms(weights.vector("model.norm.weight"), config.rms_eps), kernels)

@@ -9,7 +9,7 @@ from engine.checkpoint.index import Checkpoint
 from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
 from engine.kernels.weights import Weight
-from engine.models.decoder import Shapes
+from engine.models.decoder import Shapes, StoredLessOne
 from engine.models.layers import Weights
 from engine.quant.layout import Layout
 from engine.quant.registry import by_stem, quantization_of, recognise
@@ -20,10 +20,11 @@ _EMBEDDING = "model.embed_tokens"
 
 @dataclass(frozen=True)
 class Dense:
-    """Matrices by stem with their parts by suffix, and vectors by name."""
+    """Matrices by stem with their parts by suffix, and all else, vectors and a convolution's taps, by name."""
 
     layouts: dict[str, tuple[Layout, dict[str, TensorRef]]]
     vectors: dict[str, TensorRef]
+    less_one: frozenset[str]  # of the vectors
 
     @property
     def refs(self) -> list[TensorRef]:
@@ -47,6 +48,7 @@ class Dense:
             if (name := f"{stem}{layout.data}") not in shortened:
                 check(matrices[stem], name)
         vectors = {name: tensors[name].view(_FLOATS[ref.dtype]).float() for name, ref in self.vectors.items()}
+        vectors |= {name: vectors[name] + 1 for name in self.less_one}
         return Weights(matrices, vectors)
 
 
@@ -57,7 +59,7 @@ def find_dense(checkpoint: Checkpoint, shapes: Shapes) -> Dense:
     layouts: dict[str, tuple[Layout, dict[str, TensorRef]]] = {}
     vectors: dict[str, TensorRef] = {}
     for name, shape in shapes.items():
-        if len(shape) == 1:
+        if len(shape) != 2:
             vectors[name] = checkpoint.tensor(name)
             _check_shape(name, vectors[name].shape, shape)
             _check_float(name, vectors[name].dtype)
@@ -68,7 +70,8 @@ def find_dense(checkpoint: Checkpoint, shapes: Shapes) -> Dense:
         _check_shape(name, (layout.rows, layout.cols), shape)
         layouts[name] = layout, stems[name]
     _check_float(_EMBEDDING, checkpoint.tensor(f"{_EMBEDDING}.weight").dtype)
-    return Dense(layouts, vectors)
+    less_one = frozenset(name for name, shape in shapes.items() if isinstance(shape, StoredLessOne))
+    return Dense(layouts, vectors, less_one)
 
 
 def missing(checkpoint: Checkpoint, name: str) -> EngineError:

@@ -1,9 +1,10 @@
 """Reads typed values out of a published config.json. A missing or impossible key is named to the person."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.errors import EngineError
-from engine.models.layers import YarnScaling
+from engine.models.rope import BandScaling, LongScaling, PartScaling, Scaling, YarnScaling
 
 
 class HfConfig:
@@ -28,18 +29,49 @@ class HfConfig:
             raise self.error(f"{key} is {str(value)[:40]}, not a positive number")
         return float(value)
 
+    def number(self, key: str, default: float) -> float:
+        """A number from 0 up that a float can hold; null stands for the default."""
+        value = self._values.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:
+            raise self.error(f"{key} is {str(value)[:40]}, not a number from 0 up")
+        return float(value)
+
     def flag(self, key: str, default: bool) -> bool:
         value = self._values.get(key, default)
         if not isinstance(value, bool):
             raise self.error(f"{key} is {value!r}, not true or false")
         return value
 
+    def kinds(self, key: str, count: int, known: tuple[str, ...], default: Sequence[str]) -> tuple[str, ...]:
+        """What each of `count` layers is: a list of `known` words under `key`, or `default` where there is none."""
+        found = self._values.get(key)
+        found = list(default) if found is None else found
+        if not isinstance(found, list) or len(found) < count or not set(map(str, found)) <= set(known):
+            words = sorted(set(map(str, found))) if isinstance(found, list) else found
+            raise self.error(
+                f"{key} is of {len(found) if isinstance(found, list) else 0} layers {words}; needed: {count} of {known}"
+            )
+        return tuple(found[:count])
+
     def num_layers(self) -> int:
         """Checked before anything is made per layer: no published model comes near the limit."""
         return self.integer("num_hidden_layers", maximum=1000)
 
+    def present(self, *keys: str) -> str:
+        """The first of some spellings that is there; the first of all where none is, for `integer` to miss it."""
+        return next((key for key in keys if key in self._values), keys[0])
+
     def optional_integer(self, key: str) -> int | None:
         return None if self._values.get(key) is None else self.integer(key)
+
+    def positives(self, key: str) -> tuple[float, ...]:
+        """A list of numbers above 0."""
+        value = self._values.get(key)
+        if not isinstance(value, list) or not all(type(item) in (int, float) and item > 0 for item in value):
+            raise self.error(f"{key} is {str(value)[:40]}, not a list of positive numbers")
+        return tuple(map(float, value))
 
     def integers(self, key: str) -> tuple[int, ...]:
         """A list of whole numbers; empty where the key is absent."""
@@ -48,37 +80,53 @@ class HfConfig:
             raise self.error(f"{key} is {value!r}, not a list of whole numbers")
         return tuple(value)
 
+    def sparse_layers(self) -> tuple[int, ...]:
+        """Layers that are mixtures, in the words of the Qwen family: every `decoder_sparse_step`-th but `mlp_only_layers`."""
+        step, dense = self.integer("decoder_sparse_step", 1), self.integers("mlp_only_layers")
+        return tuple(layer for layer in range(self.num_layers()) if layer not in dense and (layer + 1) % step == 0)
+
     def expect(self, key: str, *supported: Any) -> None:
         """The key is absent or has one of the supported values."""
         value = self._values.get(key, supported[0])
         if value not in supported:
             raise self.error(f"{key} is {value!r}; supported: {', '.join(map(str, supported))}")
 
-    def rope(self, default: float) -> tuple[float, YarnScaling | None]:
-        """Base and scaling of rotary embedding, in the present (`rope_parameters`) and the former spelling."""
-        found = self._values.get("rope_parameters") or self._values.get("rope_scaling") or {}
+    def rope(self, default: float, stretches: Sequence[str] = ("yarn",)) -> tuple[float, Scaling | None]:
+        """Base and stretch of rotary embedding, in the present (`rope_parameters`) and the former spelling."""
+        found = self._values.get("rope_parameters") or self._values.get("rope_scaling") or self._values
         if not isinstance(found, dict):
             raise self.error(f"its rotary embedding is described by {found!r}, not by an object")
-        rope = HfConfig(found, self._name)
+        rope = HfConfig({key: value for key, value in found.items() if value is not None}, self._name)
         theta = rope.positive("rope_theta", self.positive("rope_theta", default))
         if theta <= 1:
             raise self.error(f"rope_theta is {theta!r}, not above 1")
         kind = rope._values.get("rope_type", rope._values.get("type", "default"))
-        if kind == "default":
+        if kind in ("default", "mrope"):  # of text alone, all axes of the latter have the same position
             return theta, None
-        if kind != "yarn":
-            raise self.error(f"rope_type is {kind!r}; supported: default, yarn")
-        return theta, YarnScaling(
-            factor=rope.positive("factor", 1.0),
-            original_context=rope.integer("original_max_position_embeddings"),
-            beta_fast=rope.positive("beta_fast", 32.0),
-            beta_slow=rope.positive("beta_slow", 1.0),
-            is_exact=not rope.flag("truncate", True),
-        )
+        if kind not in stretches:
+            raise self.error(f"rope_type is {kind!r}; supported: default, {', '.join(stretches)}")
+        return theta, _STRETCHES[kind](rope)
+
+    def rotary_dim(self, head_dim: int, default: float = 1.0) -> int:
+        """How many values of each head are turned: `partial_rotary_factor`, beside the base or in the former place."""
+        found = self._values.get("rope_parameters")
+        inner = HfConfig(found if isinstance(found, dict) else {}, self._name)
+        share = inner.positive("partial_rotary_factor", self.positive("partial_rotary_factor", default))
+        if share > 1 or (dim := int(head_dim * share)) % 2 or not dim:
+            raise self.error(f"partial_rotary_factor {share} of head_dim {head_dim} is no even number of values")
+        return dim
 
     def divisible(self, key: str, value: int, by_key: str, by: int) -> None:
         if value % by:
             raise self.error(f"{key} {value} does not divide by {by_key} {by}")
+
+    def within(self, key: str, part: str) -> "HfConfig":
+        """What an object under `key` has for one part of the model; nothing where it is silent."""
+        found = self._values.get(key)
+        inner = found.get(part) if isinstance(found, dict) else None
+        if inner is not None and not isinstance(inner, dict):
+            raise self.error(f"{key}.{part} is {str(inner)[:40]}, not an object")
+        return HfConfig(inner or {}, self._name)
 
     def error(self, reason: str) -> EngineError:
         return EngineError(
@@ -86,3 +134,44 @@ class HfConfig:
             f"config.json of {self._name}: {reason}.",
             "Get the file again, or another release of this model.",
         )
+
+
+def _yarn(rope: HfConfig) -> Scaling:
+    return YarnScaling(
+        factor=rope.positive("factor", 1.0),
+        original_context=rope.integer("original_max_position_embeddings"),
+        beta_fast=rope.positive("beta_fast", 32.0),
+        beta_slow=rope.positive("beta_slow", 1.0),
+        is_exact=not rope.flag("truncate", True),
+        mscale=rope.number("mscale", 0.0),
+        mscale_all_dim=rope.number("mscale_all_dim", 0.0),
+        given_factor=rope.number("attention_factor", 0.0),
+    )
+
+
+def _long(rope: HfConfig) -> Scaling:
+    return LongScaling(
+        rope.integer("original_max_position_embeddings"),
+        rope.positives("short_factor"),
+        rope.positives("long_factor"),
+        rope.positive("short_mscale", 1.0),
+        rope.positive("long_mscale", 1.0),
+    )
+
+
+def _bands(rope: HfConfig) -> Scaling:
+    return BandScaling(
+        rope.positive("factor", 1.0),
+        rope.integer("original_max_position_embeddings"),
+        rope.positive("low_freq_factor", 1.0),
+        rope.positive("high_freq_factor", 4.0),
+    )
+
+
+def _part(rope: HfConfig) -> Scaling:
+    return PartScaling(rope.positive("partial_rotary_factor", 1.0), rope.positive("factor", 1.0))
+
+
+_STRETCHES: dict[str, Callable[[HfConfig], Scaling]] = {
+    "yarn": _yarn, "longrope": _long, "llama3": _bands, "proportional": _part,
+}  # fmt: skip

@@ -1,16 +1,16 @@
 """Parts that several architectures share, over tensors. Nothing here knows an architecture or where a weight lives."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from engine.kernels.spec import AttentionSpec, Rotation
+from engine.kernels.kernels import Kernels
 from engine.kernels.weights import Weight, plain_tensor
 from engine.kv.cache import KvCache
 
+SWIGLU_PARTS = ("gate_proj", "up_proj", "down_proj")
 # (layer, x [T, H], ids [T, k], weights [T, k]) -> [T, H]
 Experts = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -45,75 +45,16 @@ class Weights:
         return self.prefix + name in self.matrices or self.prefix + name in self.vectors
 
 
-@dataclass(frozen=True, slots=True)
-class YarnScaling:
-    """Stretches rotary embedding over a longer context: slow rotations by `factor`, fast ones not at all.
-
-    Source: Peng et al. 2023, YaRN; the ramp's ends are rounded outwards unless `is_exact`.
-    """
-
-    factor: float
-    original_context: int
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    is_exact: bool = False
-
-    @property
-    def attention_factor(self) -> float:
-        return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
-
-    def stretch(self, frequencies: torch.Tensor, head_dim: int, theta: float) -> torch.Tensor:
-        """Frequencies [D/2], blended between unchanged and divided by `factor`."""
-
-        def dimension(rotations: float) -> float:
-            return head_dim * math.log(self.original_context / (rotations * 2 * math.pi)) / (2 * math.log(theta))
-
-        low, high = dimension(self.beta_fast), dimension(self.beta_slow)
-        if not self.is_exact:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, head_dim - 1)
-        ramp = ((torch.arange(head_dim // 2) - low) / max(high - low, 0.001)).clamp(0, 1)
-        return frequencies * (1 - ramp) + frequencies / self.factor * ramp
+def swiglu(weights: Weights, kernels: Kernels) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A dense feed-forward part with gate_proj, up_proj and down_proj: [T, H] to [T, H]."""
+    parts = tuple(weights.matrix(part) for part in SWIGLU_PARTS)
+    return lambda x: kernels.swiglu(x, *parts)
 
 
-class Rope:
-    """Angles of the rotary position embedding. Source: Su et al. 2021."""
-
-    _STEP = 1024  # positions that are made at a time
-
-    def __init__(self, rotary_dim: int, theta: float, yarn: YarnScaling | None = None) -> None:
-        self._frequencies = theta ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim)  # [R/2]
-        self._scale = 1.0
-        if yarn is not None:
-            self._frequencies = yarn.stretch(self._frequencies, rotary_dim, theta)
-            self._scale = yarn.attention_factor
-        self._cosine = self._sine = torch.empty(0, rotary_dim // 2)
-
-    def table(self, start: int, count: int) -> Rotation:
-        """Cosine and sine [T, R/2] of positions start to start + count."""
-        end = start + count
-        if end > len(self._cosine):
-            positions = torch.arange(-(-end // self._STEP) * self._STEP, dtype=torch.float32)
-            angles = torch.outer(positions, self._frequencies)
-            self._cosine, self._sine = angles.cos() * self._scale, angles.sin() * self._scale
-        return self._cosine[start:end], self._sine[start:end]
-
-
-def attention_spec(
-    weights: Weights, num_heads: int, num_kv_heads: int, head_dim: int, eps: float, window: int | None = None
-) -> AttentionSpec:
-    """Of a layer in the usual names: both norms, self_attn with its projections and, where they exist, head norms and sinks."""
-    own = weights.at("self_attn")
-
-    def optional(name: str) -> torch.Tensor | None:
-        return own.vector(name) if own.has(name) else None
-
-    q, k, v, o = (own.matrix(f"{name}_proj") for name in "qkvo")
-    return AttentionSpec(
-        q, k, v, o, num_heads, num_kv_heads, head_dim,
-        weights.vector("input_layernorm.weight"), weights.vector("post_attention_layernorm.weight"), eps, head_dim**-0.5,
-        q_norm=optional("q_norm.weight"), k_norm=optional("k_norm.weight"), sinks=optional("sinks"), window=window,
-    )  # fmt: skip
+def gated_expert(weights: Weights, kernels: Kernels) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The expert that every token goes through, times a gate of its own: [T, H] to [T, H]."""
+    expert, gate = swiglu(weights.at("shared_expert"), kernels), weights.matrix("shared_expert_gate")
+    return lambda x: expert(x) * kernels.linear(x, gate).sigmoid()
 
 
 def embed(table: Weight, tokens: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Which architectures there are, without importing one: what is needed to plan a model from its headers alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -24,31 +24,63 @@ class Architecture:
         return import_module(self.module)
 
 
+@dataclass(frozen=True, slots=True)
+class _OwnExperts(ExpertNames):
+    """Those of the model's own layers: a head that guesses several tokens is published as one layer more."""
+
+    num_layers: int = 0
+
+    def find(self, name: str) -> tuple[int, int | None, str, str] | None:
+        found = ExpertNames.find(self, name)
+        return found if found is None or found[0] < self.num_layers else None
+
+
+_SWIGLU = ("gate_proj", "up_proj", "down_proj")
+_BY_NUMBER = ("w1", "w3", "w2")  # gate, up, down
+_FUSED = ("gate_up_proj", "down_proj")
+_QWEN = ExpertNames("model.layers.{layer}.mlp.experts", separate=_SWIGLU, fused=_FUSED)
+_MIXTRAL = ExpertNames("model.layers.{layer}.block_sparse_moe.experts", separate=_BY_NUMBER)
+_GATE = "model.layers.{layer}.mlp.gate"
+
 _ROWS = (
+    Architecture("deepseek_v2", "engine.models.deepseek_v2", _QWEN, _GATE),
+    Architecture("deepseek_v3", "engine.models.deepseek_v3", _QWEN, _GATE),
+    Architecture(
+        "gemma4_text",
+        "engine.models.gemma4",
+        ExpertNames("model.layers.{layer}.experts", separate=_SWIGLU, fused=_FUSED),
+        "model.layers.{layer}.router.proj",
+        norm="model.layers.{layer}.pre_feedforward_layernorm_2.weight",
+    ),
+    Architecture("glm4_moe", "engine.models.glm4_moe", _QWEN, _GATE),
+    Architecture("glm4_moe_lite", "engine.models.glm4_moe_lite", _QWEN, _GATE),
     Architecture(
         "gpt_oss",
         "engine.models.gpt_oss",
-        ExpertNames(
-            "model.layers.{layer}.mlp.experts", fused=("gate_up_proj", "down_proj"), is_transposed=True, is_interleaved=True
-        ),
+        ExpertNames("model.layers.{layer}.mlp.experts", fused=_FUSED, is_transposed=True, is_interleaved=True),
         "model.layers.{layer}.mlp.router",
     ),
     Architecture(
-        "mixtral",
-        "engine.models.mixtral",
-        ExpertNames("model.layers.{layer}.block_sparse_moe.experts", separate=("w1", "w3", "w2")),
-        "model.layers.{layer}.block_sparse_moe.gate",
+        "granitemoe",
+        "engine.models.granitemoe",
+        ExpertNames("model.layers.{layer}.block_sparse_moe", fused=("input_linear", "output_linear")),
+        "model.layers.{layer}.block_sparse_moe.router.layer",
     ),
     Architecture(
-        "qwen3_moe",
-        "engine.models.qwen3_moe",
-        ExpertNames(
-            "model.layers.{layer}.mlp.experts",
-            separate=("gate_proj", "up_proj", "down_proj"),
-            fused=("gate_up_proj", "down_proj"),
-        ),
-        "model.layers.{layer}.mlp.gate",
+        "lfm2_moe",
+        "engine.models.lfm2_moe",
+        ExpertNames("model.layers.{layer}.feed_forward.experts", separate=_BY_NUMBER),
+        "model.layers.{layer}.feed_forward.gate",
+        norm="model.layers.{layer}.ffn_norm.weight",
     ),
+    Architecture("minimax_m2", "engine.models.minimax_m2", _MIXTRAL, "model.layers.{layer}.block_sparse_moe.gate"),
+    Architecture("mixtral", "engine.models.mixtral", _MIXTRAL, "model.layers.{layer}.block_sparse_moe.gate"),
+    Architecture("olmoe", "engine.models.olmoe", _QWEN, _GATE),
+    Architecture("phimoe", "engine.models.phimoe", _MIXTRAL, "model.layers.{layer}.block_sparse_moe.gate"),
+    Architecture("qwen2_moe", "engine.models.qwen2_moe", _QWEN, _GATE),
+    Architecture("qwen3_5_moe_text", "engine.models.qwen3_5_moe", _QWEN, _GATE),
+    Architecture("qwen3_moe", "engine.models.qwen3_moe", _QWEN, _GATE),
+    Architecture("qwen3_next", "engine.models.qwen3_next", _QWEN, _GATE),
 )
 _BY_TYPE = {row.model_type: row for row in _ROWS}
 SUPPORTED = frozenset(_BY_TYPE)
@@ -67,4 +99,8 @@ def find(config: dict[str, Any], name: str) -> Architecture:
             f"{name} is of the architecture {model_type}, which Stoker does not run yet.",
             f"It runs: {known}.",
         )
-    return row
+    num_layers = config.get("num_hidden_layers")
+    if type(num_layers) is not int:
+        return row  # what is wrong with it, the architecture's own reader says better
+    names = {field.name: getattr(row.experts, field.name) for field in fields(row.experts)}
+    return replace(row, experts=_OwnExperts(**names, num_layers=num_layers))

@@ -13,7 +13,7 @@ from engine.units import GB, MB, format_bytes, parse_bytes
 
 PREFILL_CHUNK = 512  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
 _DEFAULT_CONTEXT = 8192
-_SHORTEST_CONTEXT = 256
+SHORTEST_CONTEXT = 256
 _RUNTIME_BYTES = int(0.15 * GB)  # what Python and torch take beyond what they have at the time of planning
 CACHED_ROWS = 2048  # of an embedding on disk: all tokens of a prefill chunk, and most that a text repeats
 _LEAST_TABLE_BYTES = 64 * MB
@@ -138,7 +138,7 @@ def _fitting_context(machine: Machine, footprint: Footprint, wanted: int) -> int
     context = wanted
     while _room(machine, footprint, context) < footprint.floor_bytes:
         context //= 2
-        if context < _SHORTEST_CONTEXT:
+        if context < SHORTEST_CONTEXT:
             return None
     return context
 

@@ -1,18 +1,31 @@
-"""A conversation as the model was taught to read it: the checkpoint's own chat template, run in jinja2's sandbox."""
+"""A conversation as the model was taught to read it: the checkpoint's own chat template, run in jinja2's sandbox.
+
+A template is a foreign program: it may not reach out of the sandbox, run for ever, or make texts of any length.
+"""
 
 import json
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from jinja2 import TemplateError
 from jinja2.ext import loopcontrols
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.checkpoint.index import read_json
 from engine.errors import EngineError
 from engine.protocol import ChatMessage
+from engine.text.special import mark, special_tokens
+
+_SECONDS = 5.0  # for one conversation; the longest takes some tens of milliseconds
+_LONGEST = 1 << 20  # characters that a product may have, or its value
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 class ChatTemplate:
@@ -24,7 +37,8 @@ class ChatTemplate:
         config = read_json(config_file) if config_file.is_file() else {}
         self._name = folder.name
         self._special = {key: _token_text(config.get(key)) for key in ("bos_token", "eos_token", "unk_token", "pad_token")}
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        self._tokens = _special_tokens(folder)
+        environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
@@ -41,9 +55,10 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
         """Raises `EngineError` where the template refuses the conversation, with its own words."""
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+        turns = [{"role": message.role, "content": mark(message.content, self._tokens)} for message in messages]
         try:
-            return self._template.render(messages=turns, add_generation_prompt=True, **self._special)
+            with _Deadline(_SECONDS):
+                return self._template.render(messages=turns, add_generation_prompt=True, **self._special)
         except _RefusedError as error:
             text = f"{self._name} does not take this conversation: {error}."
             raise EngineError("prompt.refused", text, "Start a new chat, or write it otherwise.") from error
@@ -56,6 +71,46 @@ class ChatTemplate:
             f"The chat template of {self._name} failed ({type(error).__name__}: {error}).",
             "Get tokenizer_config.json again, or another release.",
         )
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Refuses products that could be texts or numbers of any size."""
+
+    intercepted_binops = frozenset(["*", "**"])
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        factors = [value for value in (left, right) if isinstance(value, int)]
+        if operator == "**" or len(factors) < 2:
+            sizes = [len(value) for value in (left, right) if isinstance(value, str | list | tuple)]
+            if max((abs(value) for value in factors), default=0) * max(sizes, default=1) > _LONGEST:
+                raise TemplateError(f"{operator} makes more than {_LONGEST} characters")
+        return super().call_binop(context, operator, left, right)
+
+
+class _Deadline:
+    """Ends whatever Python this thread runs within it once time is up, loops included. Raises `TimeoutError`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._end, self._before = time.monotonic() + self._seconds, sys.gettrace()
+        sys.settrace(self._watch)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _watch(self, frame: FrameType, event: str, argument: Any) -> TraceFunction:
+        if time.monotonic() > self._end:
+            raise TimeoutError(f"it ran for more than {self._seconds:g} s")
+        return self._watch
+
+
+def _special_tokens(folder: Path) -> tuple[str, ...]:
+    try:
+        return special_tokens((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):  # the tokenizer says so
+        return ()
 
 
 def _source(folder: Path, config: dict[str, Any]) -> str:

@@ -5,16 +5,21 @@ from pathlib import Path
 from tokenizers import Tokenizer as HfTokenizer
 
 from engine.errors import EngineError
+from engine.text.special import GuardedTokenizer, has_marks
 
 _UNFINISHED = "\ufffd"
 
 
 class Tokenizer:
-    """Wraps one tokenizer.json. Special tokens are parsed in prompts, since chat templates write them as text."""
+    """Wraps one tokenizer.json. Special tokens are parsed in prompts, since chat templates write them as text.
+
+    Those that `special.mark` has marked are not: they are what a person typed.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Raises `EngineError` where the file is absent or broken."""
-        file = folder / "tokenizer.json"
+        file = self._file = folder / "tokenizer.json"
+        self._guarded: GuardedTokenizer | None = None  # made when first needed
         if not file.is_file():
             raise EngineError(
                 "model.missing_file",
@@ -38,6 +43,9 @@ class Tokenizer:
         """Raises `EngineError` for text that this tokenizer has no tokens for."""
         try:
             clean = text.encode("utf-8", "replace").decode("utf-8")  # lone surrogates are no text
+            if has_marks(clean):
+                self._guarded = self._guarded or GuardedTokenizer(self._file.read_text(encoding="utf-8"))
+                return self._guarded.encode(clean)
             return list(self._tokenizer.encode(clean, add_special_tokens=False).ids)
         except Exception as error:  # the library raises a bare Exception
             raise EngineError(

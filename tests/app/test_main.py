@@ -33,6 +33,7 @@ def launch() -> Iterator[Launch]:
     started: list[subprocess.Popen[str]] = []
 
     def start(paths: Paths) -> subprocess.Popen[str]:
+        Settings(paths.settings).has_set_up = True
         code = (
             "import sys\nfrom pathlib import Path\nfrom PySide6.QtWidgets import QApplication\n"
             "from app.backends.local import LocalEngine\nfrom app.backends.store import Store\nfrom app.core.logs import log_files\n"

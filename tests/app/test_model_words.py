@@ -8,20 +8,27 @@ from app.core.download_words import job_words, left_text
 from app.core.library_words import state_words, used_text
 from app.core.verdicts import best_release, gain_text, in_format, recommended, size_text, sort_models, speed_text, subtitle
 from engine.protocol import (
+    Change,
     DownloadJob,
     DownloadProgress,
     DownloadState,
     Fit,
+    Gain,
     Gate,
     HubModel,
     ModelEntry,
     ModelState,
+    Plan,
     Release,
     Verdict,
 )
 
 GB = 10**9
 JOB = DownloadJob("maker/Model", "main", "", DownloadState.RUNNING, 63_400_000_000, 21_800_000_000)
+
+
+def plan(*gains: Gain) -> Plan:
+    return Plan("", "", "", 1, 1, 1, 1, (1,), 0, 0, 0, 0, 0, 0, "", gains=gains)
 
 
 def model(name: str, *releases: tuple[str, int, Fit, float]) -> HubModel:
@@ -56,10 +63,12 @@ def test_order_and_filter() -> None:
 
 
 def test_figures_of_a_verdict() -> None:
-    verdict = Verdict(Fit.DISK, "", (6.1, 10.8), (16.4, 21.0), 20 * GB)
+    verdict = Verdict(Fit.DISK, "", (6.1, 10.8), plan=plan(Gain(Change.RAM, "20 GB more RAM", 20 * GB, (16.4, 21.0))))
     assert speed_text(verdict) == "6–11"
     assert gain_text(verdict) == "With 20 GB more RAM: 16–21 tokens/s instead of 6–11."
-    assert gain_text(replace(verdict, with_more_ram=(6.2, 10.9))) == "", "no gain is no sentence"
+    assert gain_text(replace(verdict, plan=plan(Gain(Change.RAM, "8 GB more RAM", 8 * GB, (6.2, 10.9))))) == "", (
+        "no gain is no sentence"
+    )
     assert speed_text(replace(verdict, fit=Fit.NO_SPACE)) == ""
     assert speed_text(None) == ""
 

@@ -12,6 +12,7 @@ from app.backends.store import Store
 from app.pages.models import ModelsPage
 from app.pages.models.page import Asker
 from app.pages.services import Services
+from app.pages.wizard import WizardPage
 from engine.protocol import DownloadState
 from tests.app.conftest import services_over
 from tests.app.test_models_page import choose, row_of, show, views
@@ -91,3 +92,43 @@ def test_a_gated_model_comes_after_signing_in(qtbot: QtBot, page: ModelsPage) ->
     page._services.token.save(TOKEN, keep=False)
     queue.resume("maker/Gated-8x1")
     qtbot.waitUntil(lambda: queue.jobs[0].state is DownloadState.DONE, timeout=WAIT_MS)
+
+
+def test_the_set_up_looks_measures_until_cancelled_plans_and_downloads(
+    hub: FakeHub, services: Services, qtbot: QtBot, qapp: QApplication
+) -> None:
+    store = Store()
+    real = services_over(services.paths, services.chats, services.engine, store)
+    real.theme.apply(qapp)
+    page = WizardPage(real)
+    qtbot.addWidget(page)
+    page.resize(1280, 800)
+    page.show()
+    page.activate()
+    control = page._controller
+    qtbot.waitUntil(lambda: control.flow.facts is not None and control.catalogue is not None, timeout=WAIT_MS)
+    assert control.flow.machine is not None
+    assert control.flow.machine.ram_total > 1e9
+    assert control.flow.rates is not None
+    assert control.flow.rates.unknown == "this computer has not been measured yet"
+    control.measure()
+    qtbot.waitUntil(lambda: control.flow.measuring is not None and bool(control.flow.measuring.stage), timeout=WAIT_MS)
+    control.stop_measuring()
+    qtbot.waitUntil(lambda: not control.is_measuring, timeout=WAIT_MS)
+    assert control.flow.measure_failure is None
+    assert not control.flow.has_rates
+    control.choose(REPO)
+    qtbot.waitUntil(lambda: control.flow.best_plan is not None, timeout=WAIT_MS)
+    plan = control.flow.best_plan
+    assert plan is not None
+    assert plan.unknown == "Cannot estimate, because this computer has not been measured yet."
+    before = hub.sent_bytes
+    control.wish(context=64)
+    qtbot.waitUntil(lambda: control.flow.verdict is not None and not control.flow.is_planning, timeout=WAIT_MS)
+    assert hub.sent_bytes == before, "headers are not read again"
+    control.forget_wishes()
+    qtbot.waitUntil(lambda: not control.flow.is_planning, timeout=WAIT_MS)
+    with qtbot.waitSignal(page.opening_wanted, timeout=WAIT_MS) as opened:
+        control.finish()
+    assert opened.args == ["chat", REPO]
+    store.stop()

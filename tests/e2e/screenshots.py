@@ -5,10 +5,12 @@
 Writes chat-light, chat-dark, thought, streaming-light, streaming-dark, elsewhere, reading, died, failed, full-disk, notice,
 outdated, loading, looking, empty, no-models, nothing-found, settings, narrow (1024×600), small (760×480), long, models-light,
 models-dark, library-light, library-dark, search, offline, details-light, details-dark, sign-in, downloads-light, downloads-dark,
-no-downloads, models-narrow, library-small, downloads-narrow, and scale-200 (1280×800 at 200 %) as PNG; NAMEs pick some of them.
+no-downloads, models-narrow, library-small, downloads-narrow, each step of the set-up (wizard-*) with what may befall it, and
+scale-200 (1280×800 at 200 %) as PNG; NAMEs pick some of them.
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,14 +30,19 @@ from app.backends.token import TokenStore
 from app.core.chats import AnswerStats, ChatStore, MessageState
 from app.core.paths import app_paths
 from app.core.settings import Settings
+from app.core.wizard import Step
 from app.main_window import MainWindow
 from app.pages.chat import ChatPage
 from app.pages.models import ModelsPage
 from app.pages.services import Services
+from app.pages.wizard import WizardPage
 from app.widgets.composer import Composer
 from app.widgets.message_view import MessageView
 from app.widgets.theme import Theme
 from app.widgets.token_dialog import TokenDialog
+from engine.hardware.probe import probe_all
+from engine.protocol import MachineFacts, encode
+from tests.engine.machines import computer
 
 _FAKE = Path(__file__).parents[1] / "helpers" / "fake_engine.py"
 _FAKE_STORE = _FAKE.with_name("fake_store.py")
@@ -91,7 +98,7 @@ class Studio:
         dress = Theme()
         dress.set_mode(theme)
         dress.apply(app)
-        self.store = Store(sys.executable, [str(_FAKE_STORE), store])
+        self.store = Store(sys.executable, [str(_FAKE_STORE), *store.split()])
         token = TokenStore(paths.token)
         queue = DownloadQueue(self.store, settings, token)
         self.services = Services(self.chats, settings, self.engine, dress, paths, self.store, queue, token)
@@ -330,6 +337,35 @@ def _downloads(studio: Studio) -> None:
     studio.run_for(1.0)
 
 
+def _wizard(step: Step, *, act: Callable[[WizardPage], object] | None = None) -> Callable[[Studio], None]:
+    """The set-up at one of its steps."""
+
+    def scene(studio: Studio) -> None:
+        studio.window.show()
+        studio.services.downloads.begin()
+        studio.window.show_page("wizard")
+        studio.run_for(0.8)
+        page = studio.window.current_page
+        assert isinstance(page, WizardPage), "the set-up is open"
+        if step >= Step.PLAN:
+            page._controller.choose("Qwen/Qwen3-30B-A3B-Instruct-2507")
+            studio.run_for(0.6)
+        else:
+            page._controller.go(step)
+        if act is not None:
+            act(page)
+            studio.run_for(0.5)
+
+    return scene
+
+
+def _recorded(name: str, folder: Path) -> str:
+    """Facts of a computer that this one is not, as the child tells them."""
+    file = folder / "facts.json"
+    file.write_text(encode(MachineFacts(0, probe_all([], computer(name, folder / "root")))))
+    return str(file)
+
+
 def _at(width: int, height: int, act: Callable[[Studio], None]) -> Callable[[Studio], None]:
     def sized(studio: Studio) -> None:
         studio.window.resize(width, height)
@@ -338,7 +374,18 @@ def _at(width: int, height: int, act: Callable[[Studio], None]) -> Callable[[Stu
     return sized
 
 
-_STORES = {"offline": "offline", "no-downloads": "empty"}
+_STORES = {"offline": "offline", "no-downloads": "empty"} | dict.fromkeys(
+    ("wizard-choose-light", "wizard-choose-dark", "wizard-plan-light", "wizard-plan-dark", "wizard-moved", "wizard-plan-narrow", "wizard-plan-small",
+     "wizard-measured"), "normal --measured"
+) | {
+    "wizard-look-laptop": "normal --machine {laptop}", "wizard-look-broken": "normal --machine {half_broken_nvml}",
+    "wizard-look-light": "normal", "wizard-look-dark": "normal", "wizard-measure": "bench-slow", "wizard-bench-failed": "bench-fails",
+    "wizard-unmeasured": "normal", "wizard-choose-unmeasured": "normal",
+    "wizard-gpu-dark": "normal --measured --plan gpu --machine {two_cards}", "wizard-gpu-light": "normal --measured --plan gpu --machine {two_cards}",
+    "wizard-full-disk": "normal --measured --plan full-disk", "wizard-unreadable": "normal --plan unreadable",
+    "wizard-refused": "normal --measured --plan refused", "wizard-offline": "offline", "wizard-download": "normal --measured --rate 200000",
+    "wizard-ram": "normal --measured --plan ram",
+}  # fmt: skip
 _SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
     "chat-light": ("light", ("normal", "--rate", "80"), _chat),
     "chat-dark": ("dark", ("normal", "--rate", "80"), _chat),
@@ -375,6 +422,34 @@ _SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
     "no-downloads": ("light", (), _downloads),
     "models-narrow": ("dark", (), _at(1024, 600, _models)),
     "library-small": ("light", (), _at(760, 480, _library)),
+    "wizard-look-light": ("light", (), _wizard(Step.LOOK)),
+    "wizard-look-dark": ("dark", (), _wizard(Step.LOOK)),
+    "wizard-look-laptop": ("light", (), _wizard(Step.LOOK)),
+    "wizard-look-broken": ("dark", (), _wizard(Step.LOOK)),
+    "wizard-measure": ("light", (), _wizard(Step.MEASURE, act=lambda page: page._begin_measuring())),
+    "wizard-measured": ("dark", (), _wizard(Step.MEASURE)),
+    "wizard-bench-failed": ("light", (), _wizard(Step.MEASURE, act=lambda page: page._begin_measuring())),
+    "wizard-choose-light": ("light", (), _wizard(Step.CHOOSE)),
+    "wizard-choose-dark": ("dark", (), _wizard(Step.CHOOSE)),
+    "wizard-choose-unmeasured": ("light", (), _wizard(Step.CHOOSE)),
+    "wizard-plan-light": ("light", (), _wizard(Step.PLAN)),
+    "wizard-plan-dark": ("dark", (), _wizard(Step.PLAN)),
+    "wizard-moved": (
+        "light",
+        (),
+        _wizard(Step.PLAN, act=lambda page: page._controller.wish(expert_ram="9000MB", context=32768)),
+    ),
+    "wizard-ram": ("light", (), _wizard(Step.PLAN)),
+    "wizard-gpu-light": ("light", (), _wizard(Step.PLAN)),
+    "wizard-gpu-dark": ("dark", (), _wizard(Step.PLAN)),
+    "wizard-unmeasured": ("light", (), _wizard(Step.PLAN)),
+    "wizard-full-disk": ("dark", (), _wizard(Step.PLAN)),
+    "wizard-unreadable": ("light", (), _wizard(Step.PLAN)),
+    "wizard-refused": ("light", (), _wizard(Step.PLAN)),
+    "wizard-offline": ("light", (), _wizard(Step.PLAN)),
+    "wizard-download": ("light", (), _wizard(Step.PLAN, act=lambda page: page._controller.finish())),
+    "wizard-plan-narrow": ("dark", (), _at(1024, 600, _wizard(Step.PLAN))),
+    "wizard-plan-small": ("light", (), _at(760, 480, _wizard(Step.PLAN))),
     "downloads-narrow": ("light", (), _at(1024, 600, _downloads)),
 }
 
@@ -392,7 +467,10 @@ def main(arguments: list[str]) -> int:
         if wanted and name not in wanted:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            studio = Studio(app, Path(folder), theme, *mode, store=_STORES.get(name, "scenes"))
+            store = _STORES.get(name, "scenes")
+            if recorded := re.search(r"\{(\w+)\}", store):
+                store = store.replace(recorded[0], _recorded(recorded[1], Path(folder)))
+            studio = Studio(app, Path(folder), theme, *mode, store=store)
             act(studio)
             studio.shoot(out / f"{name}{suffix}.png")
             studio.close()

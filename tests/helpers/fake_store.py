@@ -2,7 +2,7 @@
 
 Standard library only and no import of `engine`, as `fake_engine.py`.
 
-    fake_store.py [MODE] [--rate BYTES/S]
+    fake_store.py [MODE] [--rate BYTES/S] [--machine FILE] [--plan KIND] [--measured]
 
 normal         answers everything; the queue runs at the rate, in steps of 50 ms
 empty          knows no models and no downloads
@@ -10,6 +10,13 @@ offline        every question to the Hub fails
 scenes         a queue with a running, a waiting, a paused and two failed jobs; a library with a missing drive; nothing moves on
 crash          dies when it is told to run the queue
 wrong-version  says hello in another protocol version
+bench-fails    cannot be measured
+bench-dies     dies while it measures
+bench-slow     measures without an end, until it is cancelled
+
+--machine FILE   a `MachineFacts` as a line of the protocol, which any question for the machine gets
+--plan KIND      of what `PlanFor` answers: disk (default), ram, gpu, full-disk, unreadable, unsupported, refused
+--measured       it has been measured before
 """
 
 import argparse
@@ -42,13 +49,84 @@ from transformers import AutoModelForCausalLM
 
 
 def verdict(fit: str, text: str, speed: list[float] | None = None, more: list[float] | None = None) -> dict[str, Any]:
-    return {
-        "fit": fit,
-        "text": text,
-        "tokens_per_second": speed,
-        "with_more_ram": more,
-        "more_ram_bytes": 20 * GB if more else 0,
-    }
+    gains = [{"change": "ram", "text": "20 GB more RAM", "amount": 20 * GB, "tokens_per_second": more}] if more else []
+    return {"fit": fit, "text": text, "tokens_per_second": speed, "plan": empty_plan(gains=gains) if more else None}
+
+
+def empty_plan(**more: Any) -> dict[str, Any]:
+    counts = ("num_layers", "num_experts", "top_k", "expert_bytes", "dense_bytes", "expert_ram_bytes", "kv_bytes",
+              "workspace_bytes", "context", "model_bytes")  # fmt: skip
+    words = ("model_name", "architecture", "weight_format", "sentence")
+    return {**dict.fromkeys(counts, 0), **dict.fromkeys(words, ""), "slots_per_layer": [], **more}
+
+
+EXPERT, KV_TOKEN, LAYERS, EXPERTS = 9_437_184, 196_608, 48, 128  # of Qwen3-30B-A3B in BF16
+RAM_ROOM, DRIVE_FREE, MODEL = 21_900_000_000, 212 * GB, 61_100_000_000
+LEAST_EXPERTS, DENSE = 16 * EXPERT, 3_100_000_000
+
+
+def planned(wishes: dict[str, Any], kind: str, rates: bool) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """A plan by plain arithmetic, and the limits of the wishes: the more memory for experts, the faster."""
+    room = 2 * MODEL if kind == "ram" else RAM_ROOM
+    context = wishes.get("context") or 8192
+    most = min(LAYERS * EXPERTS * EXPERT, room - DENSE - context * KV_TOKEN - 700_000_000)
+    limits = {"least_context": 256, "most_context": 262_144, "least_expert_ram": min(LEAST_EXPERTS, max(most, 0)),
+              "most_expert_ram": max(most, LEAST_EXPERTS)}  # fmt: skip
+    if most < LEAST_EXPERTS or kind == "refused":
+        return None, limits
+    ram = min(most, int(wishes["expert_ram"].removesuffix("MB")) * 1_000_000) if wishes.get("expert_ram") else most
+    slots = min(LAYERS * EXPERTS, ram // EXPERT)
+    plan = empty_plan(
+        model_name="Qwen3-30B-A3B-Instruct-2507", architecture="qwen3_moe", weight_format="BF16", num_layers=LAYERS,
+        num_experts=EXPERTS, top_k=8, expert_bytes=EXPERT, dense_bytes=DENSE, expert_ram_bytes=slots * EXPERT,
+        slots_per_layer=[slots // LAYERS] * LAYERS, kv_bytes=context * KV_TOKEN, workspace_bytes=420_000_000, context=context,
+        model_bytes=MODEL, sentence="",
+    )  # fmt: skip
+    held = {"dense": DENSE, "kv": plan["kv_bytes"], "workspace": plan["workspace_bytes"]}
+    plan["tiers"] = [
+        {"link": "ram", "name": "RAM", "room": room, **held, "experts": slots * EXPERT, "num_experts": slots},
+        {"link": "disk", "name": "/dev/nvme0n1p2", "room": 40 * GB if kind == "full-disk" else DRIVE_FREE, "model": MODEL},
+    ]
+    if not rates:
+        return plan | {"unknown": "Cannot estimate, because this computer has not been measured yet."}, limits
+    return with_speed(plan, slots, kind), limits
+
+
+def with_speed(plan: dict[str, Any], slots: int, kind: str) -> dict[str, Any]:
+    share = slots / (LAYERS * EXPERTS)
+
+    def speed(held: float) -> list[float]:
+        middle = 1 / (0.08 + 0.5 * (1 - min(1.0, held)) ** 3)
+        return [middle * 0.8, middle * 1.25]
+
+    misses = round(384 * (1 - share) ** 3)
+    links = {"ram": {"bytes": 6_500_000_000, "seconds": 0.08}}
+    if misses:
+        links["disk"] = {"bytes": misses * EXPERT, "seconds": 0.1}
+    step = 2 * GB
+    plan |= {
+        "predicted": {"phase": "decode", "links": links, "hits": 384 - misses, "misses": misses},
+        "predicted_tokens_per_second": speed(share), "ceilings_gbps": {"ram": 43.2, "disk": 2.7},
+        "limiting": "disk" if misses else "ram", "basis": "published traces of other models" if misses else "",
+        "first_tokens": [{"prompt_tokens": 1024, "low": 3.4, "high": 17.0}, {"prompt_tokens": 8192, "low": 27.0, "high": 44.0}],
+        "prices": [
+            {"change": "context", "text": "twice", "amount": plan["kv_bytes"], "tokens_per_second": speed(share - 0.04)},
+            {"change": "expert_ram", "text": "more", "amount": step, "tokens_per_second": speed(share + step / MODEL)},
+        ],
+    }  # fmt: skip
+    if misses:
+        plan["gains"] = [
+            {"change": "ram", "text": "32 GB more RAM", "amount": 32 * GB, "tokens_per_second": speed(share + 0.6)},
+            {"change": "disk", "text": "a drive of 5.4 GB/s", "amount": 5 * GB, "tokens_per_second": speed(share + 0.12)},
+        ]
+    if kind == "gpu":
+        plan["tiers"].insert(0, {"link": "vram", "name": "NVIDIA GeForce RTX 4070", "room": 11_400_000_000, "dense": DENSE,
+                                 "kv": plan["kv_bytes"], "workspace": plan["workspace_bytes"], "experts": 5 * GB, "num_experts": 529})  # fmt: skip
+        plan["tiers"][1] |= {"dense": 0, "kv": 0, "workspace": 0}
+        plan["ceilings_gbps"] |= {"vram": 412.0, "pcie": 24.6}
+        plan["vram_slots"] = 529
+        plan["notes"] = ["This picture is of a version that uses graphics cards."]
+    return plan
 
 
 def model(name: str, total: float, active: float, *releases: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -64,6 +142,13 @@ def release(repo: str, form: str, gigabytes: float, judged: dict[str, Any] | Non
 
 RAM = "All of it, 13.8 GB, fits into the memory that is free now."
 DISK = "21.4 GB of its 58.0 GB of experts fit into memory; the others are read from disk when a token needs them."
+MACHINE = {
+    "ram_total": 32 * GB, "ram_available": 24_100_000_000, "is_capped": False, "system": "Linux",
+    "cpu": {"name": "AMD Ryzen 7 7700", "physical_cores": 8, "logical_cores": 16, "isa": ["portable", "avx2", "avx512"]},
+    "drives": [{"folder": "/home/anna/.cache/huggingface/hub", "device": "/dev/nvme0n1p2", "mount": "/", "kind": "nvme",
+                "filesystem": "ext4", "free_bytes": 212 * GB, "total_bytes": 512 * GB}],
+    "notices": ["No graphics card is on the PCI bus (/sys/bus/pci/devices lists 12 devices, none of class 03)."],
+}  # fmt: skip
 CATALOGUE = [
     model("gpt-oss-20b", 20.9, 3.6, release("openai/gpt-oss-20b", "MXFP4", 13.8, verdict("ram", RAM, [19.6, 24.1]))),
     model("Qwen3-30B-A3B", 30.5, 3.3,
@@ -127,8 +212,9 @@ SCENE = [
 
 
 class FakeStore:
-    def __init__(self, mode: str, rate: float) -> None:
+    def __init__(self, mode: str, rate: float, machine: str = "", plan: str = "disk", has_rates: bool = False) -> None:
         self.mode, self.rate = mode, rate
+        self.machine, self.plan, self.has_rates = machine, plan, has_rates
         self.lock = threading.Lock()
         is_full = mode != "empty"
         self.library = [dict(item) for item in LIBRARY] if is_full else []
@@ -213,10 +299,57 @@ class FakeStore:
         if "Gated" in repo and not request["token"]:
             return self.fail(number, "hub.gated", f"{repo} is given only to those who sign in and accept its terms (401).",
                              f"Accept them at https://huggingface.co/{repo}, then resume.")  # fmt: skip
-        planned = model(
-            repo.split("/")[-1], 30.5, 0, release(repo, "BF16", 61.1, verdict("disk", DISK, [2.2, 4.1], [4.9, 8.8]))
-        )
-        return self.send("RepoPlan", request_id=number, model=planned, num_files=21)
+        if self.plan == "unreadable":
+            return self.fail(
+                number, "model.bad_json", f"config.json of {repo} holds no JSON object.", "Choose another repository."
+            )
+        if self.plan == "unsupported":
+            judged, limits = verdict("unsupported", "Stoker does not run the architecture glm5_next yet."), None
+        else:
+            plan, limits = planned(request["wishes"], self.plan, self.has_rates)
+            judged = self.judged(plan)
+        found = model(repo.split("/")[-1], 30.5, 0, release(repo, "BF16", 61.1, judged))
+        is_here = repo.startswith("/")
+        return self.send("RepoPlan", request_id=number, model=found, num_files=21, limits=limits,
+                         download_bytes=0 if is_here else MODEL)  # fmt: skip
+
+    def judged(self, plan: dict[str, Any] | None) -> dict[str, Any]:
+        if plan is None:
+            return verdict("no_memory", "Qwen3-30B-A3B needs 24.9 GB of memory at least, and 21.9 GB is available.") | {
+                "hint": "Ask for a context of 8192."
+            }
+        if self.plan == "full-disk":
+            text = "It takes 61.1 GB and the drive has 40.0 GB free: it needs 21.1 GB more."
+            return verdict("no_space", text) | {"plan": plan}
+        is_whole = sum(plan["slots_per_layer"]) >= LAYERS * EXPERTS
+        return verdict("ram" if is_whole else "disk", RAM if is_whole else DISK) | {
+            "plan": plan, "tokens_per_second": plan.get("predicted_tokens_per_second"),
+        }  # fmt: skip
+
+    def ProbeMachine(self, number: int, request: dict[str, Any]) -> None:
+        if not self.machine:
+            return self.send("MachineFacts", request_id=number, machine=MACHINE)
+        with open(self.machine, encoding="utf-8") as file:
+            return self.send("MachineFacts", **json.loads(file.read()) | {"request_id": number})
+
+    def ReadRates(self, number: int, request: dict[str, Any]) -> None:
+        if self.has_rates:
+            return self.send("MachineRates", request_id=number, gbps={"ram": 43.2, "disk": 2.7}, drive="/dev/nvme0n1p2",
+                             kernels={"BF16": 38.1, "FP8": 31.7, "MXFP4": 24.9, "NVFP4": 23.2, "INT4": 27.4}, seconds=time.time())  # fmt: skip
+        return self.send("MachineRates", request_id=number, unknown="this computer has not been measured yet")
+
+    def MeasureMachine(self, number: int, request: dict[str, Any]) -> None:
+        for step in range(10_000_000 if self.mode == "bench-slow" else 45):
+            if number in self.cancelled:
+                return self.fail(number, "store.stopped", "It was stopped.", "Nothing was changed.")
+            if step == 20 and self.mode == "bench-dies":
+                os._exit(9)
+            if step == 20 and self.mode == "bench-fails":
+                return self.fail(number, "bench.died", "The measurement crashed (SIGILL).", "Try again.")
+            self.send("Progress", request_id=number, stage="Drive, memory and layers", done=min(step, 30), total=45)
+            time.sleep(0.02)
+        self.has_rates = True
+        return self.ReadRates(number, request)
 
     def ReadCard(self, number: int, request: dict[str, Any]) -> None:
         if not self.is_offline(number):
@@ -298,8 +431,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("mode", nargs="?", default="normal")
     parser.add_argument("--rate", type=float, default=20e6)
+    parser.add_argument("--machine", default="")
+    parser.add_argument("--plan", default="disk")
+    parser.add_argument("--measured", action="store_true")
     options = parser.parse_args()
-    return FakeStore(options.mode, options.rate).run()
+    return FakeStore(options.mode, options.rate, options.machine, options.plan, options.measured).run()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import QApplication, QTextEdit
 from app.backends.local import EngineState, LocalEngine
 from app.backends.store import Store
 from app.core.paths import app_paths
+from app.core.settings import Settings
 from app.main import run
 from app.widgets.composer import Composer
 from engine.protocol import Text
@@ -28,6 +29,8 @@ from engine.protocol import Text
 def main() -> int:
     data_dir, received, prompt = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     app = QApplication([])
+    paths = app_paths(data_dir)
+    Settings(paths.settings).has_set_up = True
     fake = str(Path(__file__).with_name("fake_engine.py"))
     engine = LocalEngine(sys.executable, [fake, "normal", "--rate", "100", "--tokens", "20000"])
     store = Store(sys.executable, [str(Path(__file__).with_name("fake_store.py"))])
@@ -49,7 +52,7 @@ def main() -> int:
     engine.text.connect(note)
     engine.state_changed.connect(lambda _: QTimer.singleShot(0, send))  # after the page has learnt of it too
     try:
-        return run(app, app_paths(data_dir), engine, store)
+        return run(app, paths, engine, store)
     finally:
         log.close()
 

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from engine.checkpoint.index import open_checkpoint
+from engine.config import NO_WISHES, Wishes
 from engine.engine import inspect
 from engine.errors import EngineError
 from engine.hardware.machine import Machine
-from engine.judge import Ground, footprint_of, judge_catalogue, judge_checkpoint, plan_named
+from engine.judge import Ground, footprint_of, judge_catalogue, judge_entry, plan_facts, read_named
 from engine.models.registry import SUPPORTED
-from engine.protocol import Fit, Gate, HubSort
+from engine.protocol import Change, Fit, Gate, HubModel, HubSort, ModelEntry, Verdict
+from engine.shelf import Shelf, stamp_of
 from engine.store.catalogue import read_catalogue
 from engine.store.formats import format_name, unread_method
 from engine.store.search import plain_card, read_card, search
@@ -37,6 +39,17 @@ FREE = 10**13
 def roomy(tmp_path: Path) -> Ground:
     machine = Machine(64 * GB, 60 * GB, False)
     return Ground(machine, notebook(tmp_path / "data", machine, tmp_path), FREE, tmp_path)
+
+
+def planned(line: Line, name: str, ground: Ground, wishes: Wishes = NO_WISHES) -> tuple[HubModel, int]:
+    facts = read_named(line, name, lambda: False)
+    return plan_facts(facts, ground, wishes)[0], facts.num_files
+
+
+def _of_folder(folder: Path, ground: Ground) -> Verdict:
+    verdict = judge_entry(ModelEntry(folder.name, str(folder), "", "", 0), ground).verdict
+    assert verdict is not None
+    return verdict
 
 
 def files_of(folder: Path) -> dict[str, bytes | Path]:
@@ -76,7 +89,7 @@ def test_verdict_from_headers_equals_the_loaders(hub: FakeHub, line: Line, tmp_p
     same = ("dense_bytes", "dense_read_bytes", "expert_bytes", "num_moe_layers", "num_experts", "top_k", "num_layers",
             "num_kv_heads", "head_dim", "hidden_size", "expert_size", "vocab_size", "max_context", "model_bytes", "weight_format")  # fmt: skip
     assert {name: getattr(ours, name) for name in same} == {name: getattr(loaders, name) for name in same}
-    model, num_files = plan_named(line, "maker/Tiny", roomy, lambda: False)
+    model, num_files = planned(line, "maker/Tiny", roomy)
     (release,) = model.releases
     assert release.verdict is not None
     assert (release.verdict.fit, release.weight_format, num_files) == (Fit.RAM, "BF16", 4)
@@ -88,7 +101,7 @@ def test_a_plan_moves_headers_alone(hub: FakeHub, line: Line, tmp_path: Path, ro
         tmp_path / "tiny", torch.float32, hidden_size=512, intermediate_size=512, vocab_size=3000, num_hidden_layers=1
     )
     hub.add("maker/Large", files_of(folder))
-    plan_named(line, "maker/Large", roomy, lambda: False)
+    planned(line, "maker/Large", roomy)
     assert sum(item.stat().st_size for item in folder.iterdir()) > 30e6
     assert hub.sent_bytes < 200_000
 
@@ -112,8 +125,9 @@ def test_verdicts_follow_memory_and_drive(roomy: Ground) -> None:
     assert verdict(replace(roomy, notebook=None)) == (Fit.RAM, None)
     more = judge_catalogue(model, with_ram(roomy, 9)).releases[0].verdict
     assert more is not None
-    assert more.with_more_ram is not None
-    assert more.with_more_ram > slower
+    assert more.plan is not None
+    gain = next(gain for gain in more.plan.gains if gain.change is Change.RAM)
+    assert gain.tokens_per_second > slower
 
 
 def test_every_entry_of_the_catalogue_adds_up(roomy: Ground) -> None:
@@ -137,10 +151,10 @@ def test_every_entry_of_the_catalogue_adds_up(roomy: Ground) -> None:
 
 def test_what_is_not_supported_is_said(tmp_path: Path, roomy: Ground) -> None:
     folder = write_mixtral(tmp_path / "other", model_type="llama")
-    found = judge_checkpoint(open_checkpoint(folder), 1, roomy)
+    found = _of_folder(folder, roomy)
     assert (found.fit, "llama" in found.text) == (Fit.UNSUPPORTED, True)
     folder = write_mixtral(tmp_path / "bits", quantization_config={"quant_method": "bitsandbytes"})
-    found = judge_checkpoint(open_checkpoint(folder), 1, roomy)
+    found = _of_folder(folder, roomy)
     assert (found.fit, "bitsandbytes" in found.text) == (Fit.UNSUPPORTED, True)
 
 
@@ -177,9 +191,9 @@ def test_a_gated_repository_cannot_be_judged_without_access(hub: FakeHub, tmp_pa
     hub.tokens = {"hf_a"}
     hub.add("maker/Gated", files_of(folder), gate="auto", accepted={"hf_a"})
     with pytest.raises(EngineError) as caught:
-        plan_named(line_to(hub), "maker/Gated", roomy, lambda: False)
+        planned(line_to(hub), "maker/Gated", roomy)
     assert caught.value.code == "hub.gated"
-    model, _ = plan_named(line_to(hub, "hf_a"), "maker/Gated", roomy, lambda: False)
+    model, _ = planned(line_to(hub, "hf_a"), "maker/Gated", roomy)
     assert model.gate is Gate.TERMS
 
 
@@ -204,7 +218,7 @@ def test_the_plan_of_a_huge_checkpoint_moves_little(hub: FakeHub, line: Line, ro
         os.truncate(file, 8 + len(text) + max(item["data_offsets"][1] for item in header.values()))
         files[file.name] = file
     hub.add("maker/Huge", files, sha256=dict.fromkeys(files, "0" * 64))
-    model, num_files = plan_named(line, "maker/Huge", roomy, lambda: False)
+    model, num_files = planned(line, "maker/Huge", roomy)
     (release,) = model.releases
     assert num_files == len(shards) + 1
     assert release.bytes >= total
@@ -214,3 +228,65 @@ def test_the_plan_of_a_huge_checkpoint_moves_little(hub: FakeHub, line: Line, ro
     assert release.verdict.plan.model_bytes == total
     assert release.verdict.plan.predicted_tokens_per_second is not None
     assert hub.sent_bytes < 5_000_000
+
+
+def test_another_wish_for_the_same_model_reads_nothing_again(hub: FakeHub, line: Line, tmp_path: Path, roomy: Ground) -> None:
+    folder = write_mixtral(tmp_path / "tiny", torch.bfloat16)
+    hub.add("maker/Tiny", files_of(folder))
+    now, shelf = [0.0], Shelf(lambda: now[0])
+
+    def context(wishes: Wishes) -> int:
+        facts = shelf.find("maker/Tiny", stamp_of("maker/Tiny"), lambda: read_named(line, "maker/Tiny", lambda: False))
+        verdict = plan_facts(facts, roomy, wishes)[0].releases[0].verdict
+        assert verdict is not None
+        assert verdict.plan is not None
+        return verdict.plan.context
+
+    context(NO_WISHES)
+    before = hub.sent_bytes
+    assert [context(Wishes(context=count)) for count in (32, 64)] == [32, 64]
+    assert hub.sent_bytes == before
+    now[0] = 3600.0
+    context(NO_WISHES)
+    assert hub.sent_bytes > before, "its makers may have changed it"
+
+
+def test_a_folder_that_changes_is_read_again(line: Line, tmp_path: Path, roomy: Ground) -> None:
+    folder, shelf = write_mixtral(tmp_path / "tiny", torch.bfloat16), Shelf()
+
+    def look() -> str:
+        facts = shelf.find(str(folder), stamp_of(str(folder)), lambda: read_named(line, str(folder), lambda: False))
+        return facts.unsupported
+
+    assert look() == ""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "something_else"}))
+    assert "something_else" in look()
+
+
+def test_between_its_limits_every_wish_can_be_planned(line: Line, tmp_path: Path, roomy: Ground) -> None:
+    folder = write_mixtral(tmp_path / "tiny", torch.bfloat16)
+    facts = read_named(line, str(folder), lambda: False)
+    ground = with_ram(roomy, 0.2)
+    limits = plan_facts(facts, ground)[1]
+    assert limits is not None
+    for context in (limits.least_context, limits.most_context):
+        at_context = plan_facts(facts, ground, Wishes(context=context))[1]
+        assert at_context is not None
+        for size in (at_context.least_expert_ram, at_context.most_expert_ram):
+            verdict = plan_facts(facts, ground, Wishes(f"{size}B", context))[0].releases[0].verdict
+            assert verdict is not None
+            assert verdict.fit.runs, verdict.text
+
+
+def test_without_a_network_the_catalogue_answers_and_says_so(line: Line, roomy: Ground) -> None:
+    nowhere = replace(line, access=replace(line.access, endpoint="http://127.0.0.1:9"))
+    facts = read_named(nowhere, "openai/gpt-oss-20b", lambda: False)
+    assert "catalogue" in facts.caution
+    assert facts.download_bytes == facts.model.releases[0].bytes > 13 * GB
+    model, limits = plan_facts(facts, roomy)
+    assert limits is not None
+    assert model.releases[0].verdict is not None
+    assert model.releases[0].verdict.fit is Fit.RAM
+    with pytest.raises(EngineError, match="online"):
+        read_named(nowhere, "maker/Unknown", lambda: False)

@@ -58,6 +58,11 @@ class ModelChoice(QObject):
         return _title(self.name)
 
     @property
+    def place(self) -> str:
+        """Where it lies, as far as that is known; else its name."""
+        return next((model.path for model in self.models or () if model.name == self.name), self.name)
+
+    @property
     def can_reload(self) -> bool:
         return bool(self.name) and not self.loading
 

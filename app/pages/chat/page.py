@@ -5,7 +5,16 @@ from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QKeySequence, QResizeEvent, QShortcut
-from PySide6.QtWidgets import QFileDialog, QFrame, QHBoxLayout, QScrollArea, QStackedLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QFileDialog,
+    QFrame,
+    QHBoxLayout,
+    QPushButton,
+    QScrollArea,
+    QStackedLayout,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.core.chats import Chat, NotSavedError
 from app.core.problem import Problem
@@ -41,6 +50,7 @@ def _ask_folder(parent: QWidget) -> str:
 
 class ChatPage(QWidget):
     page_wanted = Signal(str)  # key of another page
+    opening_wanted = Signal(str, str)  # the same, and what to open there
 
     def __init__(
         self, services: Services, parent: QWidget | None = None, *, ask_folder: Callable[[QWidget], str] = _ask_folder
@@ -66,6 +76,9 @@ class ChatPage(QWidget):
         self._strip = MeterStrip(theme, self)
         self._composer = Composer(theme, self)
         self._panel = MeterPanel(theme)
+        self._plan_link = QPushButton("Plan and prices of this model ›", self)
+        self._plan_link.setProperty("kind", "ghost")
+        self._plan_link.setToolTip("Where it lives, why it is as fast as predicted, and what would help")
         self._drafts: dict[int | None, str] = {}  # what is not sent yet, by chat; None is the new one
         self._draft_of: int | None = None  # the chat whose draft is in the composer
         self._is_list_wanted: bool | None = None  # while narrow: None follows the width
@@ -118,7 +131,7 @@ class ChatPage(QWidget):
         column.addLayout(self._stack, 1)
         column.addLayout(self._foot)
         self._middle = middle
-        self._side = _scrolled(self._panel, self)
+        self._side = _scrolled(self._panel, self._plan_link, self)
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(0)
@@ -158,6 +171,7 @@ class ChatPage(QWidget):
         self._chat.answering_changed.connect(self._show_state)
         self._chat.context_changed.connect(self._show_context)
         self._meter.changed.connect(self._show_meter)
+        self._plan_link.clicked.connect(lambda: self.opening_wanted.emit("wizard", self._choice.place))
         self._services.engine.loaded.connect(lambda loaded: self._meter.set_plan(loaded.plan))
         self._messages.rowsInserted.connect(self._show_middle)
         self._messages.modelReset.connect(self._show_middle)
@@ -289,6 +303,7 @@ class ChatPage(QWidget):
         self._composer.set_generating(self._chat.is_answering, short_title(elsewhere) if elsewhere else "")
         self._view.set_can_regenerate(choice.plan is not None and not self._chat.is_answering)
         self._placeholder.show_text(**placeholder_words(state, choice))
+        self._plan_link.setVisible(choice.plan is not None)
         self._show_context()
         self._show_middle()
 
@@ -374,13 +389,23 @@ class _Middle(QFrame):
         self.resized.emit(event.size().width())
 
 
-def _scrolled(panel: MeterPanel, parent: QWidget) -> QScrollArea:
-    """The panel in a window that is too low for it."""
+def _scrolled(panel: MeterPanel, link: QPushButton, parent: QWidget) -> QScrollArea:
+    """The panel and the link below it, in a window that may be too low for them."""
+    whole = QWidget()
+    column = QVBoxLayout(whole)
+    column.setContentsMargins(0, 0, 0, 12)
+    column.setSpacing(0)
+    column.addWidget(panel, 1)
+    row = QHBoxLayout()
+    row.setContentsMargins(9, 0, 9, 0)
+    row.addWidget(link)
+    row.addStretch(1)
+    column.addLayout(row)
     area = QScrollArea(parent)
     area.setWidgetResizable(True)
     area.setFrameShape(QFrame.Shape.NoFrame)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     area.setFixedWidth(panel.width())
-    area.setWidget(panel)
+    area.setWidget(whole)
     return area

@@ -91,7 +91,8 @@ class Details(QWidget):
         if verdict is None or not verdict.fit.runs:
             return ""
         if verdict.tokens_per_second is None:
-            return "Load any model once, such as the demo: the rates measured then let Stoker predict speeds here."
+            why = verdict.plan.unknown if verdict.plan is not None else ""
+            return f"{why} The set-up page (Ctrl+4) measures it.".strip() if why else ""
         return gain_text(verdict)
 
     def _lay_out(self) -> None:

@@ -1,0 +1,56 @@
+"""What each architecture's reading of config.json refuses: the key and the model are named, before anything is allocated."""
+
+from typing import Any
+
+import pytest
+
+from engine.errors import EngineError
+from engine.models.registry import find
+from tests.golden.parity import ROWS, tiny_config
+
+pytest.importorskip("transformers", reason="it makes the configurations")
+_CASES: list[tuple[str, str, Any, str]] = [
+    ("olmoe", "attention_bias", True, "attention_bias is True"),
+    ("olmoe", "num_experts_per_tok", 9, "num_experts_per_tok 9"),
+    ("phimoe, LongRoPE", "num_experts_per_tok", 3, "num_experts_per_tok is 3"),
+    ("phimoe, LongRoPE", "rope_parameters", {"rope_type": "longrope", "original_max_position_embeddings": 9}, "short_factor"),
+    ("minimax_m2", "scoring_func", "softmax", "scoring_func is 'softmax'"),
+    ("minimax_m2", "rotary_dim", 999, "rotary_dim is 999"),
+    ("lfm2_moe", "layer_types", ["conv", "mamba", "conv", "conv", "conv"], "layer_types"),
+    ("lfm2_moe", "layer_types", ["conv"], "layer_types"),
+    ("granitemoe", "residual_multiplier", 0, "residual_multiplier is 0"),
+    ("qwen2_moe", "use_sliding_window", True, "use_sliding_window"),
+    ("glm4_moe", "n_group", 3, "n_group 3"),
+    ("deepseek_v3, YaRN", "topk_group", 5, "topk_group 5"),
+    ("deepseek_v3, YaRN", "topk_method", "greedy", "topk_method is 'greedy'"),
+    ("deepseek_v3, YaRN", "kv_lora_rank", None, "kv_lora_rank"),
+    ("deepseek_v2, as Lite", "norm_topk_prob", True, "norm_topk_prob"),
+    ("glm4_moe_lite", "mlp_layer_types", ["dense", "odd", "sparse"], "mlp_layer_types"),
+    ("qwen3_next", "linear_num_value_heads", 3, "linear_num_value_heads 3"),
+    ("gemma4", "num_kv_shared_layers", 2, "num_kv_shared_layers"),
+    ("gemma4", "hidden_size_per_layer_input", 16, "hidden_size_per_layer_input"),
+    ("gemma4", "enable_moe_block", False, "enable_moe_block"),
+]
+
+
+def _read(config: dict[str, Any]) -> Any:
+    return find(config, "tiny").load().Config.read(config, "tiny")
+
+
+@pytest.mark.filterwarnings("ignore")  # the reference warns about its own affairs
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"])
+@pytest.mark.parametrize("value", [None, 0, -3, "many", 1.5, True])
+def test_what_every_decoder_needs(name: str, key: str, value: object) -> None:
+    config = tiny_config(name).to_dict()
+    _read(config)
+    with pytest.raises(EngineError, match=rf"config\.json of tiny: {key} is "):
+        _read(config | {key: value})
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "key", "value", "told"), _CASES)
+def test_what_a_model_cannot_do_is_told_by_its_key(name: str, key: str, value: object, told: str) -> None:
+    with pytest.raises(EngineError, match=r"config\.json of tiny: ") as caught:
+        _read(tiny_config(name).to_dict() | {key: value})
+    assert told in caught.value.text

@@ -1,0 +1,312 @@
+"""One architecture held against transformers: a tiny random checkpoint as the Hub would have it, and how far our passes differ.
+
+The rows below are all that a new architecture adds here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.kernels.kernels import Kernels
+from engine.session import Session
+from tests.helpers.tiny import session_on
+from tests.perf.quantise import fp8_block
+
+_TOKENS, _PROMPT, _BACK = 40, 24, 10  # of the timeline, of its prompt, and where a rewind goes to
+_COMMON: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 128}
+_LATENT = {
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
+    "moe_intermediate_size": 24, "intermediate_size": 64, "num_experts_per_tok": 2, "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+}  # fmt: skip
+_GATED = {
+    "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40,
+    "num_key_value_heads": 2, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12, "linear_value_head_dim": 10, "num_hidden_layers": 4,
+}  # fmt: skip
+_GEMMA = {
+    "num_experts": 8, "top_k_experts": 2, "enable_moe_block": True, "moe_intermediate_size": 24, "intermediate_size": 64,
+    "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 24, "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True, "hidden_size_per_layer_input": 0, "sliding_window": 6, "final_logit_softcapping": 30.0,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+}  # fmt: skip
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+@dataclass(frozen=True)
+class Row:
+    """`config` for transformers beside what all tiny models share. `stream_factor` makes our residual stream theirs."""
+
+    model_type: str
+    config: dict[str, Any]
+    stream_factor: float = 1.0
+    is_fp8: bool = False  # as published in blocks of 128 x 128; the reference gets what the codes mean
+    rewrite: Callable[[Path], None] = field(default=lambda folder: None)  # from what transformers saves to what is published
+
+
+def _edit(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Callable[[Path], None]:
+    """Rewrites the tensors of a folder."""
+
+    def rewrite(folder: Path) -> None:
+        file = folder / "model.safetensors"
+        tensors = change(load_file(file))
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+
+    return rewrite
+
+
+def _with_next_token_head(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As DeepSeek and GLM publish it: a layer more, with experts and matrices of its own."""
+    last = max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
+    head = {
+        name.replace(f"layers.{last}.", f"layers.{last + 1}."): torch.randn_like(tensor)
+        for name, tensor in tensors.items()
+        if f"layers.{last}." in name
+    }
+    return tensors | head | {f"model.layers.{last + 1}.eh_proj.weight": torch.randn(32, 64)}
+
+
+def _fused(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Experts of a layer stacked in two tensors, gate before up."""
+    found: dict[tuple[str, str], dict[int, torch.Tensor]] = {}
+    others = {}
+    for name, tensor in tensors.items():
+        prefix, is_expert, rest = name.partition(".experts.")
+        if not is_expert:
+            others[name] = tensor
+            continue
+        number, part, _ = rest.split(".")
+        found.setdefault((f"{prefix}.experts", part), {})[int(number)] = tensor
+    stacked = {key: torch.stack([by_number[number] for number in sorted(by_number)]) for key, by_number in found.items()}
+    for prefix in {prefix for prefix, _ in stacked}:
+        others[f"{prefix}.gate_up_proj"] = torch.cat((stacked[prefix, "gate_proj"], stacked[prefix, "up_proj"]), dim=1)
+        others[f"{prefix}.down_proj"] = stacked[prefix, "down_proj"]
+    return others
+
+
+def _in_fp8(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Codes and scales of the matrices that are published so, and the same matrices as the codes mean them."""
+    coded, meant = dict(tensors), dict(tensors)
+    for name, tensor in tensors.items():
+        is_plain = any(
+            part in name for part in ("gate.weight", "shared_expert_gate", "in_proj_a", "in_proj_b", "embed", "lm_head")
+        )
+        if tensor.ndim != 2 or is_plain:
+            continue
+        parts = fp8_block(tensor)
+        rows, cols = tensor.shape
+        spread = parts[".weight_scale_inv"].repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
+        meant[name] = parts[".weight"].float() * spread
+        del coded[name]
+        coded |= {f"{name.removesuffix('.weight')}{suffix}": part for suffix, part in parts.items()}
+    return coded, meant
+
+
+ROWS: dict[str, Row] = {
+    "mixtral": Row("mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 48, "num_key_value_heads": 2}),
+    "mixtral, window, tied": Row("mixtral", {
+        "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 48, "num_key_value_heads": 4, "sliding_window": 5,
+        "tie_word_embeddings": True, "head_dim": 16,
+    }),
+    "qwen3_moe, YaRN": Row("qwen3_moe", {
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_key_value_heads": 2, "head_dim": 16,
+        "norm_topk_prob": True, "rope_parameters": _YARN,
+    }),
+    "qwen3_moe, a dense layer": Row("qwen3_moe", {
+        "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24, "intermediate_size": 64,
+        "num_hidden_layers": 4, "num_key_value_heads": 2, "head_dim": 16, "norm_topk_prob": True, "mlp_only_layers": [1],
+    }),
+    "qwen3_moe, raw weights": Row("qwen3_moe", {
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_key_value_heads": 4, "head_dim": 8,
+        "norm_topk_prob": False,
+    }),
+    "gpt_oss, BF16 layout": Row("gpt_oss", {
+        "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 16,
+        "sliding_window": 7, "rope_parameters": _YARN | {"truncate": False},
+    }),
+    "qwen2_moe": Row("qwen2_moe", {
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "intermediate_size": 64,
+        "shared_expert_intermediate_size": 40, "num_key_value_heads": 2, "mlp_only_layers": [0],
+    }),
+    "olmoe": Row("olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24, "num_key_value_heads": 2}),
+    "olmoe, clipped": Row("olmoe", {
+        "num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24, "clip_qkv": 0.7, "norm_topk_prob": True,
+    }),
+    "phimoe, LongRoPE": Row("phimoe", {
+        "num_local_experts": 8, "intermediate_size": 24, "num_key_value_heads": 2, "attention_bias": True, "lm_head_bias": True,
+        "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64, "short_mscale": 1.2,
+            "long_mscale": 1.3, "short_factor": [1.0, 1.5, 2.0, 4.0], "long_factor": [1.0, 3.0, 9.0, 20.0],
+        },
+    }),
+    "granitemoe": Row("granitemoe", {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24, "num_key_value_heads": 2,
+        "embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 6.0,
+        "tie_word_embeddings": True,
+    }, stream_factor=0.22),
+    "minimax_m2": Row("minimax_m2", {
+        "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 24, "num_key_value_heads": 2, "head_dim": 16,
+        "rotary_dim": 8,
+    }),
+    "lfm2_moe": Row("lfm2_moe", {
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "intermediate_size": 64,
+        "num_key_value_heads": 2, "num_hidden_layers": 5, "num_dense_layers": 1, "routed_scaling_factor": 1.5,
+        "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
+    }),
+    "lfm2_moe, biases": Row("lfm2_moe", {
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "intermediate_size": 64,
+        "num_key_value_heads": 4, "num_dense_layers": 0, "conv_bias": True, "use_expert_bias": False,
+        "norm_topk_prob": False, "layer_types": ["conv", "conv", "full_attention"],
+    }),
+    "glm4_moe": Row("glm4_moe", {
+        "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "intermediate_size": 64, "head_dim": 16,
+        "num_key_value_heads": 2, "attention_bias": True, "use_qk_norm": True, "routed_scaling_factor": 1.5,
+    }),
+    "glm4_moe, groups": Row("glm4_moe", {
+        "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "intermediate_size": 64, "n_group": 4,
+        "topk_group": 2, "num_key_value_heads": 4, "first_k_dense_replace": 2, "n_shared_experts": 2, "norm_topk_prob": False,
+    }, rewrite=_edit(_with_next_token_head)),
+    "glm4_moe_lite": Row("glm4_moe_lite", _LATENT | {"routed_scaling_factor": 1.8}),
+    "deepseek_v2, as Lite": Row("deepseek_v2", _LATENT | {
+        "q_lora_rank": None, "first_k_dense_replace": 1, "topk_method": "greedy", "routed_scaling_factor": 2.0,
+        "rope_parameters": _YARN | {"mscale": 0.7, "mscale_all_dim": 0.8},
+    }),
+    "deepseek_v2, groups": Row("deepseek_v2", _LATENT | {
+        "first_k_dense_replace": 0, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2,
+        "attention_bias": True,
+    }),
+    "deepseek_v3, YaRN": Row("deepseek_v3", _LATENT | {
+        "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
+        "rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+    }, rewrite=_edit(_with_next_token_head)),
+    "deepseek_v3, FP8": Row("deepseek_v3", _LATENT | {"first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}, is_fp8=True),
+    "deepseek_v3, one group": Row("deepseek_v3", _LATENT | {
+        "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "rope_interleave": False, "q_lora_rank": None,
+    }),
+    "qwen3_next": Row("qwen3_next", _GATED | {"mlp_only_layers": [1], "intermediate_size": 64}),
+    "qwen3_5_moe": Row("qwen3_5_moe_text", _GATED),
+    "qwen3_5_moe, FP8": Row("qwen3_5_moe_text", _GATED, is_fp8=True),
+    "qwen3_5_moe, fused experts": Row("qwen3_5_moe_text", _GATED, rewrite=_edit(_fused)),
+    "gemma4": Row("gemma4_text", _GEMMA),
+    "gemma4, own values": Row("gemma4_text", _GEMMA | {
+        "attention_k_eq_v": False, "final_logit_softcapping": None, "global_head_dim": 8,
+    }),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What transformers makes of a timeline: the stream after each layer [L, T, H] and logits [T, V], also without experts."""
+
+    folder: Path
+    row: Row
+    tokens: list[int]
+    stream: torch.Tensor
+    logits: torch.Tensor
+    without_experts: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The largest relative difference of any position (and layer), by Euclidean norm."""
+
+    stream: float
+    prefill: float
+    decode: float
+    rewind: float
+
+    @property
+    def largest(self) -> float:
+        return max(self.stream, self.prefill, self.decode, self.rewind)
+
+
+def tiny_config(name: str) -> Any:
+    """Of a row, as transformers holds it."""
+    import transformers
+
+    row = ROWS[name]
+    return transformers.CONFIG_MAPPING[row.model_type](**_COMMON | row.config)
+
+
+def make_golden(name: str, folder: Path) -> Golden:
+    """Matrices times 8, or a forgotten expert would hide below the tolerance; biases, sinks and norms are drawn too."""
+    import transformers
+
+    row, auto = ROWS[name], cast(Any, transformers.AutoModelForCausalLM)
+    torch.manual_seed(0)
+    model = auto.from_config(tiny_config(name)).float().eval()
+    with torch.no_grad():
+        for key, weight in [*model.named_parameters(), *model.named_buffers()]:
+            if "inv_freq" in key or "A_log" in key or weight.dtype != torch.float32:
+                continue
+            if weight.ndim > 1 and "embed" not in key and "lm_head" not in key:
+                weight.mul_(8)
+            elif weight.ndim == 1:
+                weight.add_(0.2 * torch.randn_like(weight))
+    model.save_pretrained(folder)
+    if row.is_fp8:
+        coded, meant = _in_fp8(load_file(folder / "model.safetensors"))
+        save_file(meant, folder / "model.safetensors", {"format": "pt"})
+        model = auto.from_pretrained(folder).eval()
+        save_file(coded, folder / "model.safetensors")
+    row.rewrite(folder)
+    tokens = torch.randint(0, 128, (_TOKENS,), generator=torch.Generator().manual_seed(1)).tolist()
+    streams: list[torch.Tensor] = []
+    inner = model.model.language_model if hasattr(model.model, "language_model") else model.model
+
+    def keep(_module: Any, _inputs: Any, output: Any) -> None:
+        streams.append((output[0] if isinstance(output, tuple) else output)[0].clone())
+
+    hooks = [layer.register_forward_hook(keep) for layer in inner.layers]
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits[0]
+        for hook in hooks:
+            hook.remove()
+        for key, weight in model.named_parameters():
+            if ".experts." in key and "shared" not in key and "down_proj" in key:
+                weight.mul_(0)
+        without = model(torch.tensor([tokens])).logits[0]
+    return Golden(folder, row, tokens, torch.stack(streams), logits, without)
+
+
+def measure(golden: Golden, kernels: Kernels, slots: int | None = None) -> Errors:
+    """Our passes over the same timeline, `slots` experts of each layer in memory; None for all."""
+    tokens = golden.tokens
+    with session_on(golden.folder, slots, kernels) as (session, _):
+        streams = _watched(session, golden.row.stream_factor)
+        prefill = _difference(session.sync(tokens[:_PROMPT])[0], golden.logits[_PROMPT - 1])
+        decode = max(_difference(session.step(tokens[at])[0], golden.logits[at]) for at in range(_PROMPT, _TOKENS))
+        stream = max(
+            _difference(ours, theirs)
+            for layer, wanted in enumerate(golden.stream)
+            for ours, theirs in zip(torch.cat(streams[layer]), wanted, strict=True)
+        )
+        session.rewind(_BACK)
+        rewind = _difference(session.step(tokens[_BACK])[0], golden.logits[_BACK])
+        session.rewind(_BACK - 3)
+        rewind = max(rewind, _difference(session.sync(tokens[:31])[0], golden.logits[30]))
+    return Errors(stream, prefill, decode, rewind)
+
+
+def _watched(session: Session, factor: float) -> list[list[torch.Tensor]]:
+    """Copies of the stream [T, H] after each layer of the passes to come."""
+    decoder: Any = session._model
+    streams: list[list[torch.Tensor]] = [[] for _ in decoder._blocks]
+
+    def watch(block: Any, kept: list[torch.Tensor]) -> Callable[..., None]:
+        def run(x: torch.Tensor, *arguments: Any) -> None:
+            block(x, *arguments)
+            kept.append(x * factor)
+
+        return run
+
+    decoder._blocks = [watch(block, kept) for block, kept in zip(decoder._blocks, streams, strict=True)]
+    return streams
+
+
+def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm())
