@@ -14,7 +14,7 @@ from engine.units import GB, MB, format_bytes, parse_bytes
 PREFILL_CHUNK = 512  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
 _DEFAULT_CONTEXT = 8192
 _SHORTEST_CONTEXT = 256
-_RUNTIME_BYTES = int(0.15 * GB)  # what Python and torch take beyond what they have at the time of planning
+_RUNTIME_BYTES = 64 * MB  # what Python and torch take beyond what they have at the time of planning: 10 MB measured, and a margin
 CACHED_ROWS = 2048  # of an embedding on disk: all tokens of a prefill chunk, and most that a text repeats
 _LEAST_TABLE_BYTES = 64 * MB
 _RESERVE_SHARE = 0.05  # of what is available, left to the rest of the computer
