@@ -161,11 +161,12 @@ def open_session(
     `heat` is that of an earlier run, for a warm start; `room()` what this process may still take, watched from now on.
     """
     experts, footprint, meter = source.experts, source.footprint, Meter()
+    reserve = reserve_bytes(probe()) // 2  # the plan leaves twice that
+    arena = RamArena(footprint.slot_bytes, sum(plan.slots_per_layer))
+    arena.populate()
     rows = _rows_on_disk(source, plan, reader)
     refs = [*(ref for ref in source.dense.refs if rows is None or ref.name != _EMBEDDING), *experts.small_refs()]
     tensors = load_dense(reader, refs, lambda done, total: progress("Reading the dense weights", done, total))
-    reserve = reserve_bytes(probe()) // 2  # the plan leaves twice that
-    arena = RamArena(footprint.slot_bytes, sum(plan.slots_per_layer))
     policy = Heat(experts.layers, experts.num_experts)
     cache = ExpertCache(experts.layers, plan.slots_per_layer, policy, guest_slots(footprint.top_k))
     binder = ExpertBinder(experts, source.expert_format, tensors)

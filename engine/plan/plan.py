@@ -9,12 +9,12 @@ from engine.hardware.machine import Machine
 from engine.meter import Link
 from engine.plan.footprint import Footprint
 from engine.protocol import Plan, Tier
-from engine.units import GB, MB, format_bytes, parse_bytes
+from engine.units import MB, format_bytes, parse_bytes
 
 PREFILL_CHUNK = 512  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
 _DEFAULT_CONTEXT = 8192
 SHORTEST_CONTEXT = 256
-_RUNTIME_BYTES = int(0.15 * GB)  # what Python and torch take beyond what they have at the time of planning
+_RUNTIME_BYTES = 64 * MB  # what Python and torch take beyond what they have at the time of planning: 10 MB, and a margin
 CACHED_ROWS = 2048  # of an embedding on disk: all tokens of a prefill chunk, and most that a text repeats
 _LEAST_TABLE_BYTES = 64 * MB
 _RESERVE_SHARE = 0.05  # of what is available, left to the rest of the computer

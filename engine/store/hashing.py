@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from engine.store.modest import modest
 from engine.store.part import PIECE, PartFile, aligned_buffer
 
 
@@ -54,7 +55,7 @@ class StreamHash:
         self._next = 0  # the offset after all that is hashed or queued
         self._is_stopped = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="hash", daemon=True)
+        self._thread = threading.Thread(target=modest(self._run), name="hash", daemon=True)
         self.hashed_bytes = 0
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from engine.errors import EngineError
 from engine.store.fetcher import Fetcher
 from engine.store.hashing import StreamHash
+from engine.store.modest import modest
 from engine.store.part import PIECE, PartFile, aligned_buffer
 from engine.store.patience import Patience, Throttle
 from engine.store.web import Answer, Connection, Line, StaleLinkError, StoppedError, TransientError
@@ -70,8 +71,8 @@ class Transfer:
         """Raises `StoppedError`, `ChangedError`, `DiskFullError`, OSError, or `EngineError` when patience is at its end."""
         for _ in range(_PIECES):
             self._pieces.put(aligned_buffer(PIECE))
-        writer = threading.Thread(target=self._write, name="write", daemon=True)
-        threads = [writer, *(threading.Thread(target=one.run, name="fetch", daemon=True) for one in self._fetchers)]
+        writer = threading.Thread(target=modest(self._write), name="write", daemon=True)
+        threads = [writer, *(threading.Thread(target=modest(one.run), name="fetch", daemon=True) for one in self._fetchers)]
         self._began_at = time.monotonic()
         self._hash.start()
         for thread in threads:

@@ -1,7 +1,9 @@
 """Fixed slots of RAM, one expert each, taken once and kept. Knows bytes and alignment, no expert and no format."""
 
+import ctypes
 import mmap
 import sys
+import threading
 
 import torch
 
@@ -14,6 +16,8 @@ _HUGE_PAGE = 2 << 20
 # Shared memory, Python's default, is neither backed by huge pages nor given back page by page.
 _PRIVATE = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 _CHUNK = 1 << 30  # the system grants a gigabyte more readily than all at once
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14, which Python has no name for
+_POPULATED_AT_ONCE = 32 << 20  # bytes between two looks at whether they are still wanted
 
 
 def align_up(count: int, block: int = BLOCK) -> int:
@@ -88,6 +92,7 @@ class RamArena:
         assert stride % BLOCK == 0, "slots must keep their neighbours aligned"
         self.stride = stride
         self.num_slots = num_slots
+        self._is_shrunk = False
         self._per_chunk = max(1, _CHUNK // stride)
         counts = [min(self._per_chunk, num_slots - first) for first in range(0, num_slots, self._per_chunk)]
         self._chunks = [Memory(count * stride) for count in counts]
@@ -108,8 +113,24 @@ class RamArena:
         chunk, index = divmod(slot, self._per_chunk)
         return self._addresses[chunk] + index * self.stride
 
+    def populate(self) -> None:
+        """Have all pages touched in the background, beside whatever is read first: that takes as long as reading a fast drive,
+        and reads that need not do it run at the drive's rate. Where the system has no call for it, reads do it."""
+        if sys.platform == "linux" and self.num_slots * self.stride > _POPULATED_AT_ONCE:
+            threading.Thread(target=self._populate, name="populate", daemon=True).start()
+
+    def _populate(self) -> None:
+        madvise = ctypes.CDLL(None).madvise  # unlike Python's own it lets other threads run
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        for chunk, address in zip(self._chunks, self._addresses, strict=True):
+            for begin in range(0, len(chunk.view), _POPULATED_AT_ONCE):
+                count = min(_POPULATED_AT_ONCE, len(chunk.view) - begin)
+                if self._is_shrunk or madvise(address + begin, count, _POPULATE_WRITE):
+                    return
+
     def give_back(self, first: int) -> None:
         """The content of the slots from `first` on is lost, and so is their memory until they are written again."""
+        self._is_shrunk = True
         for number, chunk in enumerate(self._chunks):
             keep = max(0, first - number * self._per_chunk)
             if keep < self._per_chunk:

@@ -93,6 +93,16 @@ def test_placement_gives_the_same_ids(stoker: Stoker) -> None:
     assert ids[0] == ids[1] == ids[2]
 
 
+def test_a_recorded_trace_is_replayed(stoker: Stoker, tmp_path: Path) -> None:
+    trace = tmp_path / "trace é.csv"
+    done = stoker.json("trace", "record", str(trace), "hello", "and again", "--model", "tiny", "--max-tokens", "6")
+    assert trace.exists()
+    assert done
+    replayed = stoker.json("trace", "replay", str(trace), "--capacity", "50%")
+    assert 0 <= replayed["hit_rate"] <= replayed["belady"] <= 1
+    assert replayed["bytes"] > 0
+
+
 def test_interactive_chat_ends_at_eof(stoker: Stoker) -> None:
     done = stoker("chat", "--model", "tiny", "--greedy", "--max-tokens", "3", terminal=Terminal("one\n\ntwo\n"))
     assert done.returncode == 0

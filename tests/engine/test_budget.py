@@ -1,8 +1,10 @@
 """Slots under memory pressure, against a system that is made up: who gives back how much, when, and that it is really free."""
 
 import sys
+import threading
 from dataclasses import dataclass
 
+import psutil
 import pytest
 
 from engine.experts.budget import SlotBudget
@@ -71,3 +73,18 @@ def test_what_is_given_back_is_free_and_the_rest_is_kept(arena: RamArena) -> Non
     arena.give_back(20)
     assert [arena.tensor(slot)[123].item() for slot in range(20)] == list(range(1, 21))
     assert not any(arena.tensor(slot).any() for slot in range(20, SLOTS)), "the system has the pages, new ones are zeros"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a call for it")
+def test_populated_slots_are_touched_and_keep_their_content() -> None:
+    arena = RamArena(1 << 20, 48)
+    arena.memory(40)[:4] = b"here"
+    before = psutil.Process().memory_info().rss
+    arena.populate()
+    for thread in threading.enumerate():
+        if thread.name == "populate":
+            thread.join()
+    assert psutil.Process().memory_info().rss - before > 40 << 20
+    assert bytes(arena.memory(40)[:4]) == b"here"
+    arena.give_back(0)
+    assert bytes(arena.memory(40)[:4]) == bytes(4)

@@ -12,7 +12,12 @@ import pytest
 import torch
 
 from engine.checkpoint.experts import Run
+from engine.config import Sampling, Wishes
+from engine.engine import Engine
 from engine.errors import EngineError
+from engine.hardware.drive import Drive
+from engine.hardware.machine import DriveKind
+from engine.protocol import ChatMessage
 from engine.tiers.arena import BLOCK, RamArena, align_up, aligned_memory
 from engine.tiers.disk import DiskReader
 from tests.helpers.tiny import session_on, write_mixtral
@@ -176,6 +181,55 @@ def test_a_file_that_is_away_for_a_while(tmp_path: Path) -> None:
         lambda: away.rename(file),
         r"model\.safetensors cannot be reached on the drive .*No such",
     )
+
+
+@pytest.mark.parametrize("kind", [DriveKind.USB, DriveKind.NETWORK])
+def test_a_drive_whose_files_may_no_longer_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: DriveKind) -> None:
+    """It drops out, comes back with other rights, and is named."""
+    folder = write_mixtral(tmp_path / "model")
+    drive = Drive("/dev/sdz1", "/media/stick", "exfat", kind)
+    monkeypatch.setattr("engine.tiers.disk.drive_of", lambda _: drive)
+    read, opened = os.preadv, os.open
+
+    def lost(*_: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def refused(path: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
+        if str(path).endswith(".safetensors"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, flags, mode, **more)
+
+    def harm() -> None:
+        monkeypatch.setattr(os, "preadv", lost)
+        monkeypatch.setattr(os, "open", refused)
+
+    def mend() -> None:
+        monkeypatch.setattr(os, "preadv", read)
+        monkeypatch.setattr(os, "open", opened)
+
+    _answer(folder, 2, harm, mend, r"/dev/sdz1 \(/media/stick\).*Permission denied")
+
+
+def test_a_full_disk_keeps_nothing_and_ends_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, data = write_mixtral(tmp_path / "model"), tmp_path / "data"
+    data.mkdir()
+    messages = [ChatMessage("user", "hello")]
+    sampling = Sampling(temperature=0.0, max_tokens=8)
+    engine = Engine(folder, Wishes(), data=data)
+    try:
+        expected = [token.id for token in engine.generate(engine.encode(messages), sampling)]
+        kept = {file: file.read_bytes() for file in data.rglob("*") if file.is_file()}
+        genuine = Path.write_text
+
+        def full(file: Path, text: str, *rest: Any, **more: Any) -> int:
+            genuine(file, text[: len(text) // 2], *rest, **more)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(Path, "write_text", full)
+        assert [token.id for token in engine.generate(engine.encode(messages), sampling)] == expected
+        assert {file: file.read_bytes() for file in data.rglob("*") if file.is_file()} == kept
+    finally:
+        engine.close()
 
 
 def test_a_file_that_is_replaced_while_open(tmp_path: Path) -> None:

@@ -65,6 +65,15 @@ def test_v1_reads_the_memory_controller(tmp_path: Path) -> None:
     assert cpu_quota(system) == 2.5
 
 
+def test_the_tightest_quota_rules(tmp_path: Path) -> None:
+    system = _computer(tmp_path, {"proc/self/cgroup": "0::/user/app\n"})
+    _cgroup(tmp_path, "user", cpu__max="150000 100000\n")
+    _cgroup(tmp_path, "user/app", cpu__max="max 100000\n")
+    assert cpu_quota(system) == 1.5
+    _cgroup(tmp_path, "user/app", cpu__max="50000 100000\n")
+    assert cpu_quota(system) == 0.5
+
+
 @pytest.mark.parametrize("text", ["", "0::/\n", "no cgroup at all\n"])
 def test_no_limit_is_none(tmp_path: Path, text: str) -> None:
     system = _computer(tmp_path, {"proc/self/cgroup": text})

@@ -8,7 +8,8 @@ its readahead at 128 KiB as most Linux computers have it), each in a process of 
 made, Stoker gets a budget and the ratio is left out. Of the JSON's figures, medians over rounds: `ratio` Stoker's tokens/s to
 llama.cpp's; `disk_of_best` what the reader moved while it read, to the drive's best; `of_bound` tokens/s to the drive's best ÷
 missed bytes per token, or to what computing in RAM allows, where that is less; `peak_bytes` all memory of the cgroup.
-With `--trace`, routing as recorded with 25 % of the experts in RAM: `of_bandwidths` is tokens/s to bytes ÷ measured bandwidths.
+With `--trace`, routing as recorded with 25 % of the experts in RAM, so that nothing can be read ahead: tokens/s to bytes ÷ measured
+bandwidths, the links at the same time (`of_bandwidths`) or in turn (`in_turn`).
 """
 
 import argparse
@@ -167,8 +168,13 @@ def _trace_summary(rounds: list[Round]) -> dict[str, Any]:
         disk = item.stoker.disk_bytes / item.drive_gbps / 1e9
         return item.stoker.tokens_per_s * max(disk, item.stoker.ram_s)
 
+    def in_turn(item: Round) -> float:
+        disk = item.stoker.disk_bytes / item.drive_gbps / 1e9
+        return item.stoker.tokens_per_s * (disk + item.stoker.ram_s)
+
     return {
         "tokens_per_s": round(median(item.stoker.tokens_per_s for item in rounds), 2),
+        "in_turn": round(median(in_turn(item) for item in rounds), 3),
         "hit_rate": round(median(item.stoker.hit_rate for item in rounds), 3),
         "of_bandwidths": round(median(of_bandwidths(item) for item in rounds), 3),
         "disk_of_best": round(median(item.disk_of_best for item in rounds), 3),

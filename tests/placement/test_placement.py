@@ -1,6 +1,6 @@
 """The central promise: where experts live never changes the answer, and the meter counts exactly what that cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -8,9 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine.engine import inspect, open_session
 from engine.experts.run import ExpertRunner
 from engine.kernels.kernels import Kernels
 from engine.meter import Link, Phase, Traffic
+from engine.tiers.disk import DiskReader
 from tests.helpers.tiny import kernels_named, session_on, write_mixtral
 
 PROMPT = torch.randint(3, 259, (70,), generator=torch.Generator().manual_seed(3)).tolist()
@@ -148,6 +150,23 @@ def test_a_right_guess_is_read_once_and_a_wrong_one_is_counted_apart(case: Case,
             assert len(set(read)) == len(read), "an expert was read twice for one token"
             assert traffic.links[Link.DISK].bytes == traffic.misses * plan.expert_bytes + traffic.unasked_bytes
     for ours, theirs in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+
+
+def test_an_embedding_left_on_disk_changes_no_logit(case: Case) -> None:
+    with session_on(case.folder, 8, case.kernels) as (session, plan):
+        outputs = [session.sync(PROMPT)[0], *(session.step(token)[0] for token in PROMPT[:12])]
+    source = inspect(case.folder)
+    kept = replace(plan, dense_bytes=source.footprint.dense_bytes - 1)  # any less than all of them leaves it there
+    reader = DiskReader()
+    try:
+        session = open_session(source, kept, reader, case.kernels)
+        assert session.sync(PROMPT)[1].links[Link.DISK].bytes > 0
+        session.rewind(0)
+        rows = [session.sync(PROMPT)[0], *(session.step(token)[0] for token in PROMPT[:12])]
+    finally:
+        reader.close()
+    for ours, theirs in zip(rows, outputs, strict=True):
         torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
 
 

@@ -21,14 +21,18 @@ bool interleaved(const stoker_expert& expert, stoker_matrix& both) {
   const auto alternate = [](const void* first, const void* second, int64_t stride) {
     return first == nullptr ? second == nullptr : stride % 2 == 0 && static_cast<const char*>(first) + stride / 2 == second;
   };
-  if (gate.data == nullptr || gate.element_step != 0 || gate.zeros != nullptr || gate.block_rows > 1 || gate.format >= STOKER_INT4_GPTQ)
+  const bool by_columns = gate.element_step == 2;
+  const int64_t apart = by_columns ? 2 * (gate.format == STOKER_F32 ? 4 : 2) : gate.row_stride;
+  if (gate.data == nullptr || (gate.element_step != 0 && !by_columns) || gate.zeros != nullptr || gate.block_rows > 1 ||
+      gate.format >= STOKER_INT4_GPTQ || gate.global_scale != up.global_scale)
     return false;
-  if (!alternate(gate.data, up.data, gate.row_stride) || !alternate(gate.scales, up.scales, gate.scale_row_stride) ||
-      !alternate(gate.bias, up.bias, gate.bias_stride) || gate.global_scale != up.global_scale)
+  if (!alternate(gate.data, up.data, apart) || !alternate(gate.scales, up.scales, gate.scale_row_stride) ||
+      !alternate(gate.bias, up.bias, gate.bias_stride))
     return false;
   both = gate;
   both.rows *= 2;
-  both.row_stride /= 2;
+  if (by_columns) both.element_step = 1;
+  else both.row_stride /= 2;
   both.scale_row_stride /= 2;
   both.bias_stride /= 2;
   return true;
@@ -80,7 +84,8 @@ class Layer {
   // What depends on how many experts the tokens meet.
   int reserve_pieces() {
     if (num_groups_ == 0) return STOKER_OK;
-    up_bytes_ = row_bytes(any().up) * (has_gate() ? 2 : 1);
+    stoker_matrix both;
+    up_bytes_ = interleaved(any(), both) ? 2 * row_bytes(both) : row_bytes(any().up) * (has_gate() ? 2 : 1);
     down_bytes_ = row_bytes(any().down);
     const Pieces ups = cutter(c_.intermediate, up_bytes_), downs = cutter(c_.hidden, down_bytes_);
     tile_at_ = align64(std::max(tier_.scratch_bytes(any().up), tier_.scratch_bytes(any().down)));

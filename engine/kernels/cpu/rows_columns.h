@@ -8,25 +8,16 @@
 namespace stoker {
 namespace {
 
-// `step` elements lie between successive rows: 1, or 2 where gate and up alternate.
+// Successive rows are successive elements.
 template <class S>  // a step of `dot`
 struct Adjacent {
   explicit Adjacent(const stoker_matrix&) {}
-  static constexpr int64_t kPast = 0;  // rows that a load touches beyond its own
   int64_t row_bytes() const { return S::kBytes; }
   F load(const uint8_t* p) const { return S::load_weight(p); }
 };
 
-struct AlternateBf16 {
-  explicit AlternateBf16(const stoker_matrix&) {}
-  static constexpr int64_t kPast = 1;
-  int64_t row_bytes() const { return 4; }
-  F load(const uint8_t* p) const { return load_bf16_even(p); }
-};
-
 struct Scattered {  // anything
   explicit Scattered(const stoker_matrix& m) : format(m.format), bytes(m.element_step * (m.format == STOKER_F32 ? 4 : 2)) {}
-  static constexpr int64_t kPast = 0;
   const int format;
   const int64_t bytes;
   int64_t row_bytes() const { return bytes; }
@@ -126,21 +117,19 @@ void column_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
   const stoker_matrix& m = *job.matrix;
   const L loader(m);
   constexpr int kWide = 64 / W > 8 ? 8 : 64 / W;  // a token alone: many sums in flight hide the distance of the columns
-  const int64_t last = m.rows - L::kPast;  // a whole vector must end before this row
   int64_t row = begin;
   if (job.tokens == 1)
-    for (; row + kWide * W <= end && row + kWide * W <= last; row += kWide * W) column_tokens<L, kWide, 1>(job, loader, row, 0, 1, W);
+    for (; row + kWide * W <= end; row += kWide * W) column_tokens<L, kWide, 1>(job, loader, row, 0, 1, W);
   if (job.tokens >= kTileBatch)
-    for (; row + 2 * W <= end && row + 2 * W <= last; row += 2 * W)
+    for (; row + 2 * W <= end; row += 2 * W)
       close_tile(job, loader, row, reinterpret_cast<float*>(scratch));
-  for (; row + 2 * W <= end && row + 2 * W <= last; row += 2 * W) column_tokens<L, 2, 4>(job, loader, row, 0, job.tokens, W);
+  for (; row + 2 * W <= end; row += 2 * W) column_tokens<L, 2, 4>(job, loader, row, 0, job.tokens, W);
   const Scattered any(m);
   for (; row < end; row += W) column_tokens<Scattered, 1, 4>(job, any, row, 0, job.tokens, end - row < W ? end - row : W);
 }
 
 void column_rows(const Rows& job, int64_t begin, int64_t end, char* scratch) {
   const stoker_matrix& m = *job.matrix;
-  if (m.element_step == 2 && m.format == STOKER_BF16) return column_rows<AlternateBf16>(job, begin, end, scratch);
   if (m.element_step != 1) return column_rows<Scattered>(job, begin, end, scratch);
   switch (m.format) {
     case STOKER_F32: return column_rows<Adjacent<StepF32>>(job, begin, end, scratch);

@@ -46,7 +46,6 @@ inline uint32x4_t widen_bytes(const uint8_t* p) {
 inline F load_f16(const uint8_t* p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
 inline F load_bf16(const uint8_t* p) { return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8(p))), 16)); }
 // The first of each two bf16.
-inline F load_bf16_even(const uint8_t* p) { return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u8(vld1q_u8(p)), 16)); }
 inline F load_e4m3(const uint8_t* p) {  // times 2^-8
   const int16x8_t words = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(stoker::read<uint32_t>(p))));
   const int16x4_t halves = vand_s16(vshl_n_s16(vget_low_s16(words), 7), vdup_n_s16(int16_t(0xbf80)));

@@ -60,7 +60,6 @@ inline F times_pow2(const F& a, const F& n) {  // n integral, -126 to 127
 inline F load_f16(const uint8_t* p) { return lanes([=](int i) { return from_f16(stoker::read<uint16_t>(p + 2 * i)); }); }
 inline F load_bf16(const uint8_t* p) { return lanes([=](int i) { return from_bf16(stoker::read<uint16_t>(p + 2 * i)); }); }
 // The first of each two bf16.
-inline F load_bf16_even(const uint8_t* p) { return lanes([=](int i) { return from_bf16(stoker::read<uint16_t>(p + 4 * i)); }); }
 inline F load_e4m3(const uint8_t* p) {  // times 2^-8
   return lanes([=](int i) { return from_e4m3(p[i]) * (1.0f / kE4m3Lift); });
 }
