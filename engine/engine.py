@@ -31,6 +31,7 @@ from engine.models.decoder import swiglu_shapes
 from engine.models.dense import Dense, find_dense
 from engine.models.hf_config import HfConfig
 from engine.models.lookahead import NextRouter
+from engine.models.published import text_part
 from engine.models.registry import Architecture, find
 from engine.plan.footprint import Footprint, guest_slots
 from engine.plan.forecast import Knowledge, forecast
@@ -73,7 +74,7 @@ class Source:
 def inspect(folder: Path) -> Source:
     """Read and check everything that can be known before the weights. Raises `EngineError` with the name of what is wrong."""
     with _uncollected():
-        checkpoint = open_checkpoint(folder)
+        checkpoint = text_part(open_checkpoint(folder))
         architecture = find(checkpoint.config, checkpoint.name)
         module = architecture.load()
         config = module.Config.read(checkpoint.config, checkpoint.name)
@@ -343,6 +344,8 @@ def _footprint(
         num_experts=experts.num_experts,
         top_k=config.top_k,
         num_layers=config.num_layers,
+        kv_layers=config.kv_layers,
+        state_bytes=KvCache.state_bytes(config.state_values),
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         hidden_size=config.hidden_size,

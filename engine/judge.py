@@ -18,6 +18,8 @@ from engine.hardware.machine import DriveFacts, Machine
 from engine.hardware.memory import held_bytes
 from engine.hardware.probe import probe
 from engine.knowledge import Notebook, model_key
+from engine.models.geometry import cache_of
+from engine.models.published import text_part
 from engine.models.registry import SUPPORTED, find
 from engine.plan.footprint import Footprint
 from engine.plan.forecast import NOTHING, Knowledge, fit_of, forecast
@@ -33,6 +35,7 @@ from engine.units import format_bytes
 _BLOCK = 4096  # a direct read takes up to one more at each end
 _BITS = {"BF16": 16.0, "FP8": 8.0, "MXFP4": 4.25, "NVFP4": 4.5}  # of a weight with its scales
 _EMBEDDING_BYTES = 2
+_TOP_K, _TOP_K_OF = "num_experts_per_tok", {"gemma4": "top_k_experts", "gemma4_text": "top_k_experts"}
 _LONGEST_CONTEXT = 1 << 20  # that anybody may wish for
 
 
@@ -237,7 +240,9 @@ def judge_catalogue(model: CatalogueModel, ground: Ground) -> HubModel:
 
 def footprint_of(checkpoint: Checkpoint) -> Footprint:
     """As the loader finds it, from names and sizes alone. Raises `EngineError`."""
+    checkpoint = text_part(checkpoint)
     architecture, config, name = find(checkpoint.config, checkpoint.name), checkpoint.config, checkpoint.name
+    cache = cache_of(config)
     experts = map_experts(checkpoint, architecture.experts)
     largest = max((expert for layer in experts.ranges.values() for expert in layer), key=lambda expert: expert.nbytes)
     routed = sum(expert.nbytes for layer in experts.ranges.values() for expert in layer)
@@ -257,10 +262,12 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
         slot_bytes=largest.nbytes + 2 * _BLOCK * len(largest.runs),
         num_moe_layers=len(experts.layers),
         num_experts=experts.num_experts,
-        top_k=_integer(config, name, "num_experts_per_tok"),
+        top_k=1 if architecture.is_dense else _integer(config, name, _TOP_K_OF.get(architecture.model_type, _TOP_K)),
         num_layers=_integer(config, name, "num_hidden_layers"),
-        num_kv_heads=_integer(config, name, "num_key_value_heads", heads),
-        head_dim=_integer(config, name, "head_dim", hidden // heads),
+        num_kv_heads=cache.heads or _integer(config, name, "num_key_value_heads", heads),
+        head_dim=cache.head_dim or _integer(config, name, "head_dim", hidden // heads),
+        kv_layers=cache.layers,
+        state_bytes=cache.state_bytes,
         hidden_size=hidden,
         expert_size=_integer(config, name, inner),
         vocab_size=_integer(config, name, "vocab_size"),

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from engine.kv.state import States, Tensors
+from engine.kv.state import MARKS, States, Tensors
 from engine.tiers.arena import aligned_memory
 
 
@@ -61,6 +61,11 @@ class KvCache:
         if (reached := self.reachable(length)) != self.length:
             self._states.go_back(reached)
         self.length = reached
+
+    @staticmethod
+    def state_bytes(values: int) -> int:
+        """Memory for recurrent layers that remember so many numbers, with what is kept to go back to."""
+        return (2 + MARKS) * values * 4
 
     @property
     def bytes_per_token(self) -> int:

@@ -6,7 +6,7 @@ A pass reads what is and writes what will be, and `commit` exchanges the two, so
 
 import torch
 
-_MARKS = 4  # copies kept: a state is some 60 MB in Qwen3.6-35B-A3B
+MARKS = 4  # copies kept: a state is some 60 MB in Qwen3.6-35B-A3B
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -36,7 +36,7 @@ class States:
         if not self._now or (self._marks and self._marks[-1][0] >= length):
             return
         self._marks.append((length, {layer: tuple(part.clone() for part in parts) for layer, parts in self._now.items()}))
-        if len(self._marks) > _MARKS:
+        if len(self._marks) > MARKS:
             del self._marks[self._least_useful()]
 
     def _least_useful(self) -> int:

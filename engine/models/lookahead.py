@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 
 from engine.kernels.kernels import Kernels
+from engine.kernels.weights import Weight
 from engine.models.layers import Weights
 
 
@@ -17,16 +18,19 @@ class NextRouter:
 
     def __init__(self, weights: Weights, router: str, norm: str, layers: Sequence[int], count: int, kernels: Kernels) -> None:
         self._count, self._kernels = count, kernels
-        self._next = {}
+        self._next: dict[int, tuple[int, torch.Tensor, Weight | None]] = {}
         for layer, following in pairwise(layers):
             ours, theirs = (weights.vector(norm.format(layer=number)) for number in (layer, following))
             change = torch.where(ours == 0, 0.0, theirs / ours)  # from our norm's weight to theirs, [H]
-            self._next[layer] = following, change, weights.matrix(router.format(layer=following))
+            name = router.format(layer=following)
+            self._next[layer] = following, change, weights.matrix(name) if weights.has(name) else None
 
     def __call__(self, layer: int, x: torch.Tensor) -> list[tuple[int, int]]:
         """x [1, H] as `layer`'s experts get it, to (next layer, expert), the likeliest first; empty for the last layer."""
         if layer not in self._next:
             return []
         following, change, router = self._next[layer]
+        if router is None:  # the layer's only expert
+            return [(following, 0)]
         scores = self._kernels.linear(x * change, router)[0]  # [E]
         return [(following, expert) for expert in scores.topk(self._count).indices.tolist()]

@@ -1,5 +1,6 @@
 """Which architectures there are, without importing one: what is needed to plan a model from its headers alone."""
 
+import re
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from types import ModuleType
@@ -19,9 +20,26 @@ class Architecture:
     router: str  # the matrix that chooses them, by its stem
     norm: str = "model.layers.{layer}.post_attention_layernorm.weight"  # of what the router sees
 
+    @property
+    def is_dense(self) -> bool:
+        """No router: each layer has one expert, which every token asks for."""
+        return isinstance(self.experts, _WholeLayers)
+
     def load(self) -> ModuleType:
         """The module with `Config`, `weight_shapes` and `build`; imports torch."""
         return import_module(self.module)
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeLayers(ExpertNames):
+    """Of a model without experts: a layer's dense part is its expert 0."""
+
+    def find(self, name: str) -> tuple[int, int | None, str, str] | None:
+        match = _DENSE_PART.fullmatch(name)
+        return None if match is None else (int(match[1]), 0, match[2], match[3])
+
+
+_DENSE_PART = re.compile(r"model\.layers\.(\d+)\.mlp\.(gate_proj|up_proj|down_proj)(\.\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +58,21 @@ _BY_NUMBER = ("w1", "w3", "w2")  # gate, up, down
 _FUSED = ("gate_up_proj", "down_proj")
 _QWEN = ExpertNames("model.layers.{layer}.mlp.experts", separate=_SWIGLU, fused=_FUSED)
 _MIXTRAL = ExpertNames("model.layers.{layer}.block_sparse_moe.experts", separate=_BY_NUMBER)
+_DENSE = _WholeLayers("model.layers.{layer}.mlp", separate=_SWIGLU)
 _GATE = "model.layers.{layer}.mlp.gate"
 
 _ROWS = (
     Architecture("deepseek_v2", "engine.models.deepseek_v2", _QWEN, _GATE),
     Architecture("deepseek_v3", "engine.models.deepseek_v3", _QWEN, _GATE),
-    Architecture(
-        "gemma4_text",
-        "engine.models.gemma4",
-        ExpertNames("model.layers.{layer}.experts", separate=_SWIGLU, fused=_FUSED),
-        "model.layers.{layer}.router.proj",
-        norm="model.layers.{layer}.pre_feedforward_layernorm_2.weight",
+    *(
+        Architecture(
+            model_type,
+            "engine.models.gemma4",
+            ExpertNames("model.layers.{layer}.experts", separate=_SWIGLU, fused=_FUSED),
+            "model.layers.{layer}.router.proj",
+            norm="model.layers.{layer}.pre_feedforward_layernorm_2.weight",
+        )
+        for model_type in ("gemma4", "gemma4_text")
     ),
     Architecture("glm4_moe", "engine.models.glm4_moe", _QWEN, _GATE),
     Architecture("glm4_moe_lite", "engine.models.glm4_moe_lite", _QWEN, _GATE),
@@ -73,11 +95,14 @@ _ROWS = (
         "model.layers.{layer}.feed_forward.gate",
         norm="model.layers.{layer}.ffn_norm.weight",
     ),
+    Architecture("llama", "engine.models.llama", _DENSE, _GATE),
     Architecture("minimax_m2", "engine.models.minimax_m2", _MIXTRAL, "model.layers.{layer}.block_sparse_moe.gate"),
     Architecture("mixtral", "engine.models.mixtral", _MIXTRAL, "model.layers.{layer}.block_sparse_moe.gate"),
     Architecture("olmoe", "engine.models.olmoe", _QWEN, _GATE),
     Architecture("phimoe", "engine.models.phimoe", _MIXTRAL, "model.layers.{layer}.block_sparse_moe.gate"),
     Architecture("qwen2_moe", "engine.models.qwen2_moe", _QWEN, _GATE),
+    Architecture("qwen3", "engine.models.qwen3", _DENSE, _GATE),
+    Architecture("qwen3_5_moe", "engine.models.qwen3_5_moe", _QWEN, _GATE),
     Architecture("qwen3_5_moe_text", "engine.models.qwen3_5_moe", _QWEN, _GATE),
     Architecture("qwen3_moe", "engine.models.qwen3_moe", _QWEN, _GATE),
     Architecture("qwen3_next", "engine.models.qwen3_next", _QWEN, _GATE),
@@ -100,7 +125,7 @@ def find(config: dict[str, Any], name: str) -> Architecture:
             f"It runs: {known}.",
         )
     num_layers = config.get("num_hidden_layers")
-    if type(num_layers) is not int:
+    if type(num_layers) is not int or row.is_dense:
         return row  # what is wrong with it, the architecture's own reader says better
     names = {field.name: getattr(row.experts, field.name) for field in fields(row.experts)}
     return replace(row, experts=_OwnExperts(**names, num_layers=num_layers))

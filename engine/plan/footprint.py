@@ -41,6 +41,8 @@ class Footprint:
     looked_up_bytes: int = 0  # of an embedding table that the head does not share
     head_bytes: int = 0  # of the matrix from the last layer to the logits, which a prompt needs once
     num_heads: int = 0  # of queries; 0 where nobody tells
+    kv_layers: int = 0  # that keep keys and values; 0 for all
+    state_bytes: int = 0  # of recurrent layers, with what is kept to go back to
 
     @property
     def heads(self) -> int:
@@ -54,7 +56,7 @@ class Footprint:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * _FLOAT
+        return 2 * (self.kv_layers or self.num_layers) * self.num_kv_heads * self.head_dim * _FLOAT
 
     @property
     def experts_total(self) -> int:
@@ -71,7 +73,7 @@ class Footprint:
         return self.floor_slots * self.slot_bytes
 
     def workspace_bytes(self, chunk: int, context: int) -> int:
-        """Activations of one prefill chunk, attention mask and scores, logits, and the kernels' scratch."""
+        """Activations of one prefill chunk, attention mask and scores, logits, recurrent states, and the kernels' scratch."""
         activations = chunk * (self.hidden_size * (8 + self.top_k) + 3 * self.expert_size) * _FLOAT
         attention = chunk * context * (1 + _FLOAT * 2)
-        return activations + attention + 4 * self.vocab_size * _FLOAT + (8 << 20)
+        return self.state_bytes + activations + attention + 4 * self.vocab_size * _FLOAT + (8 << 20)

@@ -49,9 +49,7 @@ def test_too_little_memory_is_refused_with_the_numbers(gigabytes: float) -> None
 
 
 def test_more_memory_never_means_fewer_experts_or_a_slower_forecast() -> None:
-    plans = [
-        predict(make_plan(_machine(size), QWEN3_30B, Wishes()), QWEN3_30B, RATES, PUBLISHED) for size in range(14, 90, 4)
-    ]
+    plans = [predict(make_plan(_machine(size), QWEN3_30B, Wishes()), QWEN3_30B, RATES, PUBLISHED) for size in range(14, 90, 4)]
     slots = [sum(plan.slots_per_layer) for plan in plans]
     assert slots == sorted(slots)
     assert slots[-1] == 48 * 128

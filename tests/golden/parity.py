@@ -3,6 +3,7 @@
 The rows below are all that a new architecture adds here.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,7 @@ class Row:
     model_type: str
     config: dict[str, Any]
     stream_factor: float = 1.0
+    published: str = ""  # the type under which it is, where another
     is_fp8: bool = False  # as published in blocks of 128 x 128; the reference gets what the codes mean
     rewrite: Callable[[Path], None] = field(default=lambda folder: None)  # from what transformers saves to what is published
 
@@ -75,8 +77,8 @@ def _fused(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     found: dict[tuple[str, str], dict[int, torch.Tensor]] = {}
     others = {}
     for name, tensor in tensors.items():
-        prefix, is_expert, rest = name.partition(".experts.")
-        if not is_expert:
+        prefix, _, rest = name.partition(".experts.")
+        if not rest or tensor.ndim == 3:
             others[name] = tensor
             continue
         number, part, _ = rest.split(".")
@@ -86,6 +88,30 @@ def _fused(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         others[f"{prefix}.gate_up_proj"] = torch.cat((stacked[prefix, "gate_proj"], stacked[prefix, "up_proj"]), dim=1)
         others[f"{prefix}.down_proj"] = stacked[prefix, "down_proj"]
     return others
+
+
+def _nested(model_type: str) -> Callable[[Path], None]:
+    """As models that also see are published, with a tower and a head that guesses further tokens beside the text."""
+
+    def rewrite(folder: Path) -> None:
+        _edit(_fused)(folder)
+        _edit(_under_language_model)(folder)
+        file = folder / "config.json"
+        vision = {"hidden_size": 7, "num_hidden_layers": 2, "model_type": "vision"}
+        file.write_text(
+            json.dumps({"model_type": model_type, "text_config": json.loads(file.read_text()), "vision_config": vision})
+        )
+
+    return rewrite
+
+
+def _under_language_model(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    nested = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    others = {
+        "model.visual.blocks.0.mlp.experts.weight": torch.ones(2, 2),
+        "mtp.layers.0.mlp.experts.down_proj": torch.ones(8, 32, 24),
+    }
+    return nested | others
 
 
 def _in_fp8(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -189,9 +215,18 @@ ROWS: dict[str, Row] = {
     }),
     "qwen3_next": Row("qwen3_next", _GATED | {"mlp_only_layers": [1], "intermediate_size": 64}),
     "qwen3_5_moe": Row("qwen3_5_moe_text", _GATED),
+    "qwen3_5_moe, as published": Row("qwen3_5_moe_text", _GATED, published="qwen3_5_moe", rewrite=_nested("qwen3_5_moe")),
     "qwen3_5_moe, FP8": Row("qwen3_5_moe_text", _GATED, is_fp8=True),
     "qwen3_5_moe, fused experts": Row("qwen3_5_moe_text", _GATED, rewrite=_edit(_fused)),
+    "llama, stretched": Row("llama", {
+        "intermediate_size": 64, "num_key_value_heads": 2, "attention_bias": True, "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 32,
+            "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        },
+    }),
+    "qwen3": Row("qwen3", {"intermediate_size": 64, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True}),
     "gemma4": Row("gemma4_text", _GEMMA),
+    "gemma4, as published": Row("gemma4_text", _GEMMA, published="gemma4", rewrite=_nested("gemma4")),
     "gemma4, own values": Row("gemma4_text", _GEMMA | {
         "attention_k_eq_v": False, "final_logit_softcapping": None, "global_head_dim": 8,
     }),
@@ -267,7 +302,8 @@ def make_golden(name: str, folder: Path) -> Golden:
         for hook in hooks:
             hook.remove()
         for key, weight in model.named_parameters():
-            if ".experts." in key and "shared" not in key and "down_proj" in key:
+            is_expert = ".experts." in key or row.model_type in ("llama", "qwen3")
+            if is_expert and "shared" not in key and "down_proj" in key:
                 weight.mul_(0)
         without = model(torch.tensor([tokens])).logits[0]
     return Golden(folder, row, tokens, torch.stack(streams), logits, without)

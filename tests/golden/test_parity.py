@@ -3,10 +3,13 @@ a rewind, and with as few experts in memory as run."""
 
 import pytest
 
+from engine.checkpoint.index import open_checkpoint
+from engine.engine import inspect
+from engine.judge import footprint_of
 from engine.kernels.reference import Reference
 from engine.models.registry import SUPPORTED
 from tests.golden.parity import ROWS, Golden, make_golden, measure
-from tests.helpers.tiny import kernels_named
+from tests.helpers.tiny import kernels_named, session_on
 
 pytest.importorskip("transformers", reason="the reference for parity is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the reference warns about its own affairs
@@ -34,4 +37,18 @@ def test_experts_from_disk_give_the_same(golden: Golden) -> None:
 
 
 def test_every_architecture_has_a_row() -> None:
-    assert {row.model_type for row in ROWS.values()} >= SUPPORTED
+    assert {row.published or row.model_type for row in ROWS.values()} >= SUPPORTED
+
+
+def test_a_verdict_before_the_download_knows_the_cache(golden: Golden) -> None:
+    told, exact = footprint_of(open_checkpoint(golden.folder)), inspect(golden.folder).footprint
+    assert told.kv_bytes_per_token == exact.kv_bytes_per_token
+    assert told.state_bytes == exact.state_bytes
+    assert told.top_k == exact.top_k
+    assert told.expert_bytes == exact.expert_bytes
+
+
+def test_the_cache_is_as_large_as_the_plan_says(golden: Golden) -> None:
+    with session_on(golden.folder) as (session, _):
+        session.sync(golden.tokens)
+        assert session._kv.bytes_per_token == inspect(golden.folder).footprint.kv_bytes_per_token

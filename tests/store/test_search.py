@@ -62,7 +62,7 @@ def with_ram(roomy: Ground, gigabytes: float, free: int = FREE) -> Ground:
 
 def test_search_by_name_and_by_architecture(hub: FakeHub, line: Line) -> None:
     hub.add("a/Coder-Small", {"config.json": b'{"model_type": "mixtral"}'}, downloads=5, parameters={"BF16": 1000})
-    hub.add("b/Coder-Other", {"config.json": b'{"model_type": "llama"}'}, downloads=9)
+    hub.add("b/Coder-Other", {"config.json": b'{"model_type": "bloom"}'}, downloads=9)
     gated = {"model_type": "qwen3_moe", "quantization_config": {"quant_method": "fp8"}}
     hub.add("c/Coder-Gated", {"config.json": json.dumps(gated).encode()}, downloads=7, gate="manual", licence="mit")
     found = search(line, "coder", HubSort.DOWNLOADS, SUPPORTED)
@@ -150,9 +150,9 @@ def test_every_entry_of_the_catalogue_adds_up(roomy: Ground) -> None:
 
 
 def test_what_is_not_supported_is_said(tmp_path: Path, roomy: Ground) -> None:
-    folder = write_mixtral(tmp_path / "other", model_type="llama")
+    folder = write_mixtral(tmp_path / "other", model_type="bloom")
     found = _of_folder(folder, roomy)
-    assert (found.fit, "llama" in found.text) == (Fit.UNSUPPORTED, True)
+    assert (found.fit, "bloom" in found.text) == (Fit.UNSUPPORTED, True)
     folder = write_mixtral(tmp_path / "bits", quantization_config={"quant_method": "bitsandbytes"})
     found = _of_folder(folder, roomy)
     assert (found.fit, "bitsandbytes" in found.text) == (Fit.UNSUPPORTED, True)

@@ -1,0 +1,46 @@
+"""What a model keeps of the tokens read, from config.json alone, for a verdict before the download. No tensor library."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_RECURRENT = ("linear_attention", "conv")
+_COPIES = 6  # of a state: as it is, as it becomes, and four to go back to
+_FLOAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """`heads` and `head_dim` are 0 where the usual keys tell."""
+
+    layers: int
+    heads: int = 0
+    head_dim: int = 0
+    state_bytes: int = 0
+
+
+def cache_of(config: Mapping[str, Any]) -> Cache:
+    """Of a text model's configuration, which may still be wrong: whatever cannot be read counts as absent."""
+
+    def number(key: str, default: int = 0) -> int:
+        value = config.get(key)
+        return value if type(value) is int and value > 0 else default
+
+    if rank := number("kv_lora_rank"):
+        return Cache(number("num_hidden_layers"), 1, (rank + number("qk_rope_head_dim")) // 2)
+    kinds, count = config.get("layer_types"), number("num_hidden_layers")
+    if not isinstance(kinds, list):
+        interval = number("full_attention_interval", 4)
+        is_delta = "linear_num_value_heads" in config
+        kinds = ["linear_attention" if is_delta and (layer + 1) % interval else "full_attention" for layer in range(count)]
+    recurrent = sum(kind in _RECURRENT for kind in kinds[:count])
+    if not recurrent:
+        return Cache(count)
+    if "conv_L_cache" in config:
+        state = (number("conv_L_cache", 3) - 1) * number("hidden_size")
+    else:
+        values, keys = number("linear_num_value_heads", 32), number("linear_num_key_heads", 16)
+        key_dim, value_dim = number("linear_key_head_dim", 128), number("linear_value_head_dim", 128)
+        taps = number("linear_conv_kernel_dim", 4) - 1
+        state = values * key_dim * value_dim + taps * (2 * keys * key_dim + values * value_dim)
+    return Cache(layers=count - recurrent, state_bytes=_COPIES * recurrent * state * _FLOAT)
