@@ -4,6 +4,7 @@ All that differs from loading is how the footprint is found: from headers on the
 prediction are the loader's own.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -246,6 +247,9 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
     experts = map_experts(checkpoint, architecture.experts)
     largest = max((expert for layer in experts.ranges.values() for expert in layer), key=lambda expert: expert.nbytes)
     routed = sum(expert.nbytes for layer in experts.ranges.values() for expert in layer)
+    num_layers = _integer(config, name, "num_hidden_layers")
+    unused = sum(ref.nbytes for tensor, ref in checkpoint.tensors.items() if _guesses_further(tensor, num_layers))
+    dense = checkpoint.nbytes - routed - unused
     embedding = checkpoint.tensors.get("model.embed_tokens.weight")
     looked_up = embedding.nbytes if embedding is not None and not config.get("tie_word_embeddings") else 0
     head = sum(ref.nbytes for tensor, ref in checkpoint.tensors.items() if tensor.startswith("lm_head."))
@@ -256,14 +260,14 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
         architecture=architecture.model_type,
         weight_format=format_of(checkpoint),
         model_bytes=checkpoint.nbytes,
-        dense_bytes=checkpoint.nbytes - routed,
-        dense_read_bytes=checkpoint.nbytes - routed - looked_up,
+        dense_bytes=dense,
+        dense_read_bytes=dense - looked_up,
         expert_bytes=experts.expert_bytes,
         slot_bytes=largest.nbytes + 2 * _BLOCK * len(largest.runs),
         num_moe_layers=len(experts.layers),
         num_experts=experts.num_experts,
         top_k=1 if architecture.is_dense else _integer(config, name, _TOP_K_OF.get(architecture.model_type, _TOP_K)),
-        num_layers=_integer(config, name, "num_hidden_layers"),
+        num_layers=num_layers,
         num_kv_heads=cache.heads or _integer(config, name, "num_key_value_heads", heads),
         head_dim=cache.head_dim or _integer(config, name, "head_dim", hidden // heads),
         kv_layers=cache.layers,
@@ -276,6 +280,12 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
         head_bytes=head or (embedding.nbytes if embedding is not None else 0),
         num_heads=heads,
     )
+
+
+def _guesses_further(tensor: str, num_layers: int) -> bool:
+    """Of the layers after the last, which guess several tokens at once and are not loaded."""
+    layer = re.match(r"model\.layers\.(\d+)\.", tensor)
+    return tensor.startswith("mtp.") or (layer is not None and int(layer[1]) >= num_layers)
 
 
 def footprint_of_catalogue(model: CatalogueModel, form: str, nbytes: int) -> Footprint:

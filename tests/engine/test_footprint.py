@@ -12,6 +12,7 @@ from engine.engine import inspect
 from engine.judge import footprint_of, footprint_of_catalogue
 from engine.plan.footprint import Footprint
 from engine.store.catalogue import read_catalogue
+from tests.golden.parity import ROWS, make_golden
 from tests.perf import layout
 from tests.perf.encode import ENCODINGS, Plain
 from tests.perf.shapes import SHAPES, config_of
@@ -49,6 +50,27 @@ def test_loader_and_headers_agree_on_what_a_plan_needs(tmp_path: Path) -> None:
         ours, loaders = footprint_of(open_checkpoint(folder)), inspect(folder).footprint
         same = [name for name in Footprint.__dataclass_fields__ if name not in ("slot_bytes", "weight_format")]
         assert {name: getattr(ours, name) for name in same} == {name: getattr(loaders, name) for name in same}, shape
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_architecture_weighs_what_its_header_says(name: str, tmp_path: Path) -> None:
+    """Checkpoints as transformers saves them, for the loader and before a download alike."""
+    folder = make_golden(name, tmp_path).folder
+    sizes, config = _header_bytes(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    config |= config.get("text_config", {})
+    unused = sum(size for tensor, size in sizes.items() if _is_unused(tensor, config["num_hidden_layers"]))
+    loaders, ours = inspect(folder).footprint, footprint_of(open_checkpoint(folder))
+    assert loaders.dense_bytes + loaders.experts_total * loaders.expert_bytes == sum(sizes.values()) - unused
+    same = [field for field in Footprint.__dataclass_fields__ if field not in ("slot_bytes", "weight_format")]
+    assert {field: getattr(ours, field) for field in same} == {field: getattr(loaders, field) for field in same}
+    assert ours.slot_bytes >= loaders.slot_bytes, "headers do not tell how a file will be aligned"
+
+
+def _is_unused(tensor: str, num_layers: int) -> bool:
+    """What only guesses further tokens, or sees."""
+    parts = tensor.split(".")
+    beyond = "layers" in parts and int(parts[parts.index("layers") + 1]) >= num_layers
+    return beyond or "mtp" in parts or "visual" in parts or "vision_tower" in parts or "embed_vision" in parts
 
 
 _PUBLISHED = (
