@@ -188,6 +188,7 @@ class ExpertRunner:
                 ready[one[0]] = slot
             failure = failure or error
         if failure is not None:
+            self._settle()  # what goes wrong with the others is no news, and must not meet the next pass
             raise failure
         return ready
 

@@ -5,6 +5,7 @@ import fcntl
 import os
 import queue
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,25 @@ def test_a_disk_that_fails_in_an_answer_leaves_a_usable_session(
         monkeypatch.setattr(os, "preadv", genuine)
         logits, _ = session.sync(prompt)
         torch.testing.assert_close(logits, expected, atol=0, rtol=0)
+
+
+def test_failures_that_come_late_do_not_meet_the_next_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first read to fail ends the pass, while others are still failing slowly."""
+    folder, prompt = write_mixtral(tmp_path / "model"), list(range(3, 43))
+    genuine = os.preadv
+    is_first = threading.Lock()
+
+    def fail(*_: Any) -> int:
+        if not is_first.acquire(blocking=False):
+            time.sleep(0.05)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with session_on(folder, 8) as (session, _):
+        monkeypatch.setattr(os, "preadv", fail)
+        with pytest.raises(EngineError):
+            session.sync(prompt)
+        monkeypatch.setattr(os, "preadv", genuine)
+        session.sync(prompt)
 
 
 def test_arena_slots_are_apart_and_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
