@@ -195,6 +195,8 @@ def _record(options: argparse.Namespace) -> int:
     sampling = Sampling(max_tokens=options.max_tokens, temperature=0.0)
     check_sampling(sampling)
     folder, wishes = find_model(options.model or "demo", models_folder()), _wishes(options)
+    if options.file.exists():
+        raise EngineError("trace.exists", f"{options.file} is there already.", "Give another path, or remove it first.")
     from engine.engine import Engine
 
     bar = _ProgressBar("Loading", options.json)
@@ -202,10 +204,11 @@ def _record(options: argparse.Namespace) -> int:
     bar.end()
     tokens = 0
     try:
-        with options.file.open("w", encoding="utf-8") as file:
+        prompts = [engine.encode([ChatMessage("user", prompt)]) for prompt in options.prompt]
+        with options.file.open("x", encoding="utf-8") as file:
             engine.record(file)
-            for prompt in options.prompt:
-                tokens += sum(1 for _ in engine.generate(engine.encode([ChatMessage("user", prompt)]), sampling))
+            for prompt in prompts:
+                tokens += sum(1 for _ in engine.generate(prompt, sampling))
     except OSError as error:
         text = f"{options.file} cannot be written: {error.strerror or error}."
         raise EngineError("trace.unwritable", text, "Give another path.") from error
@@ -342,7 +345,7 @@ class _ProgressBar:
 
 def _wishes(options: argparse.Namespace) -> Wishes:
     """Raises `EngineError` for an amount that cannot be read."""
-    if options.expert_ram:
+    if options.expert_ram is not None:
         parse_bytes(options.expert_ram, whole=100)
     return Wishes(options.expert_ram, options.context)
 

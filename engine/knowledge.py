@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +24,7 @@ from engine.plan.footprint import Footprint
 from engine.plan.forecast import Knowledge
 from engine.plan.locality import PUBLISHED, Locality, of_answers, of_heat
 from engine.plan.predict import NO_CORRECTION, Correction
-from engine.rates import Curve, Rates
+from engine.rates import Curve, Rates, is_speed
 from engine.store.state_file import StateFile
 
 _log = logging.getLogger(__name__)
@@ -140,7 +141,11 @@ class Notebook:
 
     def _answers(self) -> dict[str, list[Answer]]:
         found = _object(self._of_machine(_ANSWERS).get("answers"))
-        return {model: [one for value in values if (one := _answer(value))] for model, values in found.items() if values}
+        return {
+            model: [one for value in values if (one := _answer(value))]
+            for model, values in found.items()
+            if isinstance(values, list)
+        }
 
     def _of_machine(self, file: str) -> dict[str, Any]:
         try:
@@ -156,8 +161,8 @@ class Notebook:
                 if value.get("version") != _VERSION or not isinstance(value.get("machines"), dict):
                     value.clear()
                     value.update({"version": _VERSION, "machines": {}})
-                machine = value["machines"].setdefault(self._machine, {})
-                machine[part] = _object(machine.get(part)) | changes
+                machine = _object(value["machines"].get(self._machine))
+                value["machines"][self._machine] = machine | {part: _object(machine.get(part)) | changes}
         except EngineError as error:
             _log.warning("not noted: %s", error)
 
@@ -197,7 +202,8 @@ def _curve(value: Any) -> Curve | None:
         curve = tuple((float(rows), float(gbps)) for rows, gbps in value)
     except (TypeError, ValueError):
         return None
-    return curve if curve and all(rows >= 1 and 0 < gbps < 1e6 for rows, gbps in curve) else None
+    is_rising = all(early[0] < late[0] for early, late in pairwise(curve))
+    return curve if curve and is_rising and all(rows >= 1 and is_speed(gbps) for rows, gbps in curve) else None
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def add_plan(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.Argum
 def _plan(options: argparse.Namespace) -> int:
     if options.folder and options.model:
         raise EngineError("cli.model", f"Both {options.folder} and --model {options.model} are given.", "Give one of them.")
-    if options.expert_ram:
+    if options.expert_ram is not None:
         parse_bytes(options.expert_ram, whole=100)
     name, wishes = options.folder or options.model or "demo", Wishes(options.expert_ram, options.context)
     folder = _local(name)
@@ -75,10 +75,10 @@ def _local(name: str) -> Path | None:
 
 
 def _supposed(machine: Machine, options: argparse.Namespace) -> Machine:
-    if options.ram:
+    if options.ram is not None:
         size = parse_bytes(options.ram)
         machine = replace(machine, ram_total=max(size, machine.ram_total), ram_available=size, is_capped=False)
-    if options.vram:
+    if options.vram is not None:
         machine = replace(machine, gpus=(Gpu("a graphics card", GpuKind.NVIDIA, vram_free=parse_bytes(options.vram)),))
     return machine
 

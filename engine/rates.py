@@ -41,15 +41,15 @@ class Rates:
 
     @property
     def is_usable(self) -> bool:
-        """Every figure is a positive number, as a file may hold anything."""
+        """Every figure is one that a computer can have, as a file may hold anything."""
         speeds = (self.ram_gbps, self.disk_gbps, self.fresh_gbps, self.expert_gbps, self.dense_gbps, self.kv_gbps,
                   self.attention_gmacs)  # fmt: skip
         fixed = (self.layer_seconds, self.token_seconds, self.first_seconds)
         curves = (self.experts_by_rows, self.dense_by_tokens, self.overlap)
         return (
-            all(isfinite(value) and value > 0 for value in speeds)
-            and all(isfinite(value) and value >= 0 for value in fixed)
-            and all(curve and all(isfinite(x) and isfinite(y) and y > 0 for x, y in curve) for curve in curves)
+            all(is_speed(value) for value in speeds)
+            and all(0 <= value < _LONGEST_SECONDS for value in fixed)
+            and all(curve and all(isfinite(x) and is_speed(y) for x, y in curve) for curve in curves)
             and all(x >= 1 for curve in curves[:2] for x, _ in curve)
             and all(early[0] < late[0] for curve in curves for early, late in pairwise(curve))
         )
@@ -81,6 +81,12 @@ class Rates:
         return rates if rates.is_usable else None
 
 
+def is_speed(value: float) -> bool:
+    """GB/s, or any figure of that size, which may stand in a division."""
+    return 1e-4 < value < 1e6
+
+
+_LONGEST_SECONDS = 10.0  # that a layer, a token or an expert may cost beyond its bytes
 _CURVES = ("experts_by_rows", "dense_by_tokens", "overlap")
 
 

@@ -76,7 +76,7 @@ def _pull(options: argparse.Namespace) -> int:
     bench = Bench(data_folder(), line, stopped.is_set, lambda progress: _show(bar, progress))
     previous = signal.signal(signal.SIGINT, lambda *_: stopped.set())
     try:
-        if not options.repo:
+        if options.repo is None:
             run_queue(bench)
             return _tell_queue(jobs.all(), options.json, stopped.is_set())
         job = jobs.add(options.repo, options.revision, options.folder)
@@ -145,6 +145,8 @@ def _tell_queue(queue: tuple[DownloadJob, ...], as_json: bool, is_stopped: bool)
 def _models(options: argparse.Namespace) -> int:
     records, folder = Records(data_folder()), models_folder()
     bar = options.make_bar("Comparing", options.json)
+    if "" in (options.add, options.forget, options.verify):
+        raise EngineError("cli.empty", "An empty name is given.", "Name a folder or a model.")
     if options.add:
         add_folder(Path(options.add), records)
     if options.forget:

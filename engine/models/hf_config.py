@@ -18,6 +18,8 @@ class HfConfig:
         value = self._values.get(key)
         if value is None and default is not None:
             return default
+        if value is None:
+            raise self.error(f"{key} is missing")
         if type(value) is not int or not minimum <= value <= maximum:
             raise self.error(f"{key} is {str(value)[:40]}, not a whole number from {minimum} to {maximum}")
         return value

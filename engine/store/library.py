@@ -101,8 +101,12 @@ def watched_folders(folder: Path, records: Records) -> tuple[Path, ...]:
 def add_folder(folder: Path, records: Records) -> None:
     """A model of its own, or a folder to look for models in. Raises `EngineError` saying what a bad one lacks."""
     folder = folder.expanduser().absolute()
-    if not folder.is_dir():
-        raise EngineError("store.not_a_folder", f"{folder} is no folder.", "Choose a folder.")
+    try:
+        is_folder = folder.is_dir()
+    except (OSError, ValueError):  # too long, or not a path at all
+        is_folder = False
+    if not is_folder:
+        raise EngineError("store.not_a_folder", f"{str(folder)[:200]} is no folder.", "Choose a folder.")
     if os.path.ismount(folder):
         raise EngineError("store.drive_root", f"{folder} is a whole drive.", "Choose the folder on it that holds models.")
     is_model = is_single(folder)

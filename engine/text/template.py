@@ -4,10 +4,12 @@ A template is a foreign program: it may not reach out of the sandbox, run for ev
 """
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +25,7 @@ from engine.protocol import ChatMessage
 from engine.text.special import mark, special_tokens
 
 _SECONDS = 5.0  # for one conversation; the longest takes some tens of milliseconds
+_MOST_TIMES = 16  # that a conversation's text may come to stand in its rendering
 _LONGEST = 1 << 20  # characters that a product may have, or its value
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
@@ -40,6 +43,8 @@ class ChatTemplate:
         self._tokens = _special_tokens(folder)
         environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.filters["tojson"] = _to_json
+        for name in ("center", "indent", "format"):
+            environment.filters[name] = _bounded(environment.filters[name])
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
         try:
@@ -58,7 +63,10 @@ class ChatTemplate:
         turns = [{"role": message.role, "content": mark(message.content, self._tokens)} for message in messages]
         try:
             with _Deadline(_SECONDS):
-                return self._template.render(messages=turns, add_generation_prompt=True, **self._special)
+                text = self._template.render(messages=turns, add_generation_prompt=True, **self._special)
+            if len(text) > _LONGEST + _MOST_TIMES * sum(len(turn["content"]) for turn in turns):
+                raise TemplateError(f"it makes {len(text)} characters of this conversation")
+            return text
         except _RefusedError as error:
             text = f"{self._name} does not take this conversation: {error}."
             raise EngineError("prompt.refused", text, "Start a new chat, or write it otherwise.") from error
@@ -76,15 +84,38 @@ class ChatTemplate:
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Refuses products that could be texts or numbers of any size."""
 
-    intercepted_binops = frozenset(["*", "**"])
+    intercepted_binops = frozenset(["*", "**", "%"])
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str):
+            _check_widths(left)
         factors = [value for value in (left, right) if isinstance(value, int)]
         if operator == "**" or len(factors) < 2:
             sizes = [len(value) for value in (left, right) if isinstance(value, str | list | tuple)]
             if max((abs(value) for value in factors), default=0) * max(sizes, default=1) > _LONGEST:
                 raise TemplateError(f"{operator} makes more than {_LONGEST} characters")
         return super().call_binop(context, operator, left, right)
+
+
+def _check_widths(form: str) -> None:
+    """Of a format, which fills up to any number of characters that it names."""
+    if any(int(width[:20]) > _LONGEST for width in re.findall(r"\d+", form)):
+        raise TemplateError(f"a format fills more than {_LONGEST} characters")
+
+
+def _bounded(fill: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that fills up to a number of characters that it is given, or repeats a text."""
+
+    @wraps(fill)
+    def checked(value: Any, *arguments: Any, **named: Any) -> Any:
+        for one in (*arguments, *named.values()):
+            if isinstance(one, int) and one > _LONGEST:
+                raise TemplateError(f"a filter fills more than {_LONGEST} characters")
+        if isinstance(value, str) and fill.__name__ == "do_format":
+            _check_widths(value)
+        return fill(value, *arguments, **named)
+
+    return checked
 
 
 class _Deadline:

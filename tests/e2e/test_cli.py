@@ -103,6 +103,18 @@ def test_a_recorded_trace_is_replayed(stoker: Stoker, tmp_path: Path) -> None:
     assert replayed["bytes"] > 0
 
 
+def test_a_trace_replaces_no_file(stoker: Stoker, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    done = stoker("trace", "record", str(mine), "hello", "--model", "tiny", "--max-tokens", "6")
+    assert done.returncode == 1
+    assert "is there already" in done.stderr
+    assert mine.read_text() == "mine"
+    absent = tmp_path / "absent.csv"
+    assert stoker("trace", "record", str(absent), "x" * 100_000, "--model", "tiny").returncode == 1
+    assert not absent.exists()
+
+
 def test_interactive_chat_ends_at_eof(stoker: Stoker) -> None:
     done = stoker("chat", "--model", "tiny", "--greedy", "--max-tokens", "3", terminal=Terminal("one\n\ntwo\n"))
     assert done.returncode == 0

@@ -1,12 +1,13 @@
 """What is kept of this computer and of answers: by machine, format and drive; corrected, distrusted, never in the way."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.hardware.machine import Cpu, Machine
-from engine.knowledge import Answer, Notebook, correction_of
+from engine.knowledge import Answer, Notebook, correction_of, fingerprint
 from engine.plan.locality import PUBLISHED, of_answers, of_heat
 from engine.units import GB
 from tests.engine.test_plan import QWEN3_30B
@@ -81,10 +82,26 @@ def test_unusable_files_are_as_none(tmp_path: Path, content: str) -> None:
     assert len(book.answers("model")) == 1
 
 
+@pytest.mark.parametrize("content", [[1], {"answers": {"model": 5}, "rates": 5, "kernels": {"BF16": [[1, 5], [1, 5]]}}])
+def test_what_is_damaged_within_a_file_is_as_none(tmp_path: Path, content: object) -> None:
+    for name in ("rates.json", "answers.json"):
+        (tmp_path / name).write_text(json.dumps({"version": 2, "machines": {fingerprint(MACHINE): content}}))
+    book = Notebook(tmp_path, MACHINE)
+    assert book.rates("BF16", tmp_path)[0] is None
+    assert book.kernels() == {}
+    assert book.answers("model") == []
+    book.note_answer("model", _answer(1.0))
+    book.note_rates("BF16", tmp_path, RATES)
+    assert len(book.answers("model")) == 1
+    assert book.rates("BF16", tmp_path)[0] == RATES
+
+
 def test_damaged_figures_are_no_rates(tmp_path: Path) -> None:
     for change in (
         {"disk_gbps": 0.0},
         {"ram_gbps": float("inf")},
+        {"ram_gbps": 5e-324},
+        {"token_seconds": 1e308},
         {"experts_by_rows": ()},
         {"overlap": ((1.0, 1.0), (0.5, 2.0))},
     ):

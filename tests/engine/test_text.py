@@ -85,6 +85,11 @@ def test_templates_get_what_published_ones_use(tmp_path: Path) -> None:
     "source",
     [
         "{{ ''.__class__.__mro__ }}",
+        "{{ '%999999999d' % 3 }}",
+        "{{ '%999999999d' | format(3) }}",
+        "{{ 'x' | center(999999999) }}",
+        "{{ 'x' | indent(width=999999999, first=true) }}",
+        "{% for n in range(1000) %}{{ 'x' * 100000 }}{% endfor %}",
         "{{ 1 / 0 }}",
         "{{ undefined_function() }}",
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
