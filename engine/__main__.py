@@ -2,6 +2,10 @@
 
 import sys
 
-from engine.cli import main
+try:
+    from engine.cli import main
 
-sys.exit(main())
+    code = main()
+except KeyboardInterrupt:  # `main` answers to it itself; this is one while everything is still being imported
+    code = 130
+sys.exit(code)

@@ -175,10 +175,7 @@ def open_session(
     binder.check_layout(arena.tensor(0), kernels.check)
     if rows is not None:
         tensors[_EMBEDDING] = rows.data
-    weights, names = (
-        source.dense.bind(tensors, kernels.check, shortened=[] if rows is None else [_EMBEDDING]),
-        source.architecture,
-    )
+    weights = source.dense.bind(tensors, kernels.check, shortened=[] if rows is None else [_EMBEDDING])
     if rows is not None:
         stem = _EMBEDDING.removesuffix(".weight")
         weights.matrices[stem] = replace(weights.matrices[stem], rows=rows.capacity)
