@@ -6,14 +6,13 @@ Source: Muennighoff et al. 2024, OLMoE, and the published configuration.
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from engine.kernels.kernels import Kernels
 from engine.models.attention import WideNormAttention
 from engine.models.config import DecoderConfig, read_common
 from engine.models.decoder import Decoder, Shapes, attention_shapes, frame_of, pre_norm_decoder, wide_norm_shapes
 from engine.models.hf_config import HfConfig
-from engine.models.layers import Experts, Weights
+from engine.models.layers import Weights
+from engine.models.routing import RoutedExperts
 
 
 @dataclass(frozen=True)
@@ -42,19 +41,11 @@ def weight_shapes(config: Config) -> Shapes:
     return shapes
 
 
-class FeedForward:
-    """Router and experts."""
-
-    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
-        self._layer = layer
-        self._route = kernels.router(weights.matrix("mlp.gate"), config.top_k, renormalise=config.renormalise)
-
-    def __call__(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
-        return experts(self._layer, x, *self._route(x))
-
-
 def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:
     def attention(_: int, own: Weights) -> WideNormAttention:
         return WideNormAttention(config, own, kernels, config.clip)
 
-    return pre_norm_decoder(config, weights, kernels, attention, lambda layer, own: FeedForward(layer, config, own, kernels))
+    def experts(layer: int, own: Weights) -> RoutedExperts:
+        return RoutedExperts(layer, own, kernels, config.top_k, renormalise=config.renormalise)
+
+    return pre_norm_decoder(config, weights, kernels, attention, experts)

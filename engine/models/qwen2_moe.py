@@ -24,6 +24,7 @@ from engine.models.decoder import (
 )
 from engine.models.hf_config import HfConfig
 from engine.models.layers import Experts, Weights, gated_expert
+from engine.models.routing import RoutedExperts
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,11 @@ class FeedForward:
     """Router, experts and the shared one."""
 
     def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
-        self._layer = layer
-        self._route = kernels.router(weights.matrix("mlp.gate"), config.top_k, renormalise=config.renormalise)
+        self._routed = RoutedExperts(layer, weights, kernels, config.top_k, renormalise=config.renormalise)
         self._shared = gated_expert(weights.at("mlp"), kernels)
 
     def __call__(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
-        return experts(self._layer, x, *self._route(x)) + self._shared(x)
+        return self._routed(x, experts) + self._shared(x)
 
 
 def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:

@@ -6,8 +6,6 @@ Source: Qwen3 technical report 2025 and the published configuration.
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from engine.kernels.kernels import Kernels
 from engine.models.attention import fused
 from engine.models.config import DecoderConfig, read_common
@@ -22,7 +20,8 @@ from engine.models.decoder import (
     pre_norm_decoder,
 )  # fmt: skip
 from engine.models.hf_config import HfConfig
-from engine.models.layers import Experts, Weights
+from engine.models.layers import Weights
+from engine.models.routing import RoutedExperts
 
 
 @dataclass(frozen=True)
@@ -57,19 +56,10 @@ def weight_shapes(config: Config) -> Shapes:
     return shapes
 
 
-class FeedForward:
-    """Router and experts."""
-
-    def __init__(self, layer: int, config: Config, weights: Weights, kernels: Kernels) -> None:
-        self._layer = layer
-        self._route = kernels.router(weights.matrix("mlp.gate"), config.top_k, renormalise=config.renormalise)
-
-    def __call__(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
-        return experts(self._layer, x, *self._route(x))
-
-
 def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:
     def part(layer: int, own: Weights) -> LayerPart:
-        return FeedForward(layer, config, own, kernels) if layer in config.moe_layers else dense(own.at("mlp"), kernels)
+        if layer in config.moe_layers:
+            return RoutedExperts(layer, own, kernels, config.top_k, renormalise=config.renormalise)
+        return dense(own.at("mlp"), kernels)
 
     return pre_norm_decoder(config, weights, kernels, fused(config, kernels, (config.window,) * config.num_layers), part)

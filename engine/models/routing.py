@@ -1,6 +1,7 @@
-"""Routers that the kernels have no single call for: scores by sigmoid, a bias that only selects, groups of experts.
+"""The usual router with its experts, and routers that the kernels have no single call for: scores by sigmoid, a bias that only
+selects, groups of experts.
 
-Each is made once for a layer: x [T, H] to ids int32 [T, k] and weights fp32 [T, k].
+A router is made once for a layer: x [T, H] to ids int32 [T, k] and weights fp32 [T, k].
 """
 
 import torch
@@ -8,6 +9,18 @@ import torch
 from engine.kernels.kernels import Kernels
 from engine.kernels.spec import Router
 from engine.kernels.weights import Weight
+from engine.models.layers import Experts, Weights
+
+
+class RoutedExperts:
+    """A layer's experts, chosen by the softmax of `mlp.gate`."""
+
+    def __init__(self, layer: int, weights: Weights, kernels: Kernels, top_k: int, *, renormalise: bool) -> None:
+        self._layer = layer
+        self._route = kernels.router(weights.matrix("mlp.gate"), top_k, renormalise=renormalise)
+
+    def __call__(self, x: torch.Tensor, experts: Experts) -> torch.Tensor:
+        return experts(self._layer, x, *self._route(x))
 
 
 def sigmoid_router(
