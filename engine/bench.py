@@ -3,8 +3,7 @@
 import queue
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -20,44 +19,56 @@ from engine.kernels.native import ExpertTable
 from engine.kernels.weights import Weight
 from engine.plan.footprint import attention_macs
 from engine.rates import Curve, Rates
-from engine.rehearsal import RECALL, Rehearsal, Steps, Subject, drawn_memory, layer_matrices, small_parts
+from engine.rehearsal import PROMPT_LAYERS, RECALL, Rehearsal, Steps, Subject, layer_matrices, small_parts
 from engine.sample import make_sampler
 from engine.tiers.arena import RamArena, run_bases, slot_stride
 from engine.tiers.disk import DiskReader
 
-SECONDS, SHORT_SECONDS = 4.0, 1.0  # before a load; where nobody keeps the result
-_CACHE_BYTES = 128 << 20  # beyond any desktop's last-level cache, so that RAM is what is measured
+SECONDS, SHORT_SECONDS = 8.0, 3.0  # before a load; where nobody keeps the result
+_CACHE_BYTES = 128 << 20  # beyond most desktops' last-level cache, so that RAM is what is measured
 _IN_FLIGHT = 8
 _MISS_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _ROUNDS = 3  # so that a mood of the computer falls on all of it
 _ROWS = (2, 4, 8, 16, 32, 64)
 _BATCHES = (16, 64, 512)
+_LEAST_SECONDS = 1e-6  # of a token's layers: below, the clock saw nothing
 _LONG_CONTEXT = 8192
 _QUERIES = 128
 _LOGIT_SPREAD = 4.0  # of trained models, roughly: a flat distribution takes the sampler much longer
-_PARTS = 37  # steps of progress, and pieces of the time
+_FIXED_PARTS = 1 + len(_ROWS) + 2 + len(_BATCHES)
+_ROUND_LEFT = 0.8  # of the last round's time, for another one
+_ROUND_PARTS = 4 + len(_MISS_SHARES)
 
 
 class Stopped(Exception):  # noqa: N818 - an outcome, not an error
     """Whoever asked for the measurement gave it up."""
 
 
-@dataclass
 class _Clock:
-    """Shares the time out, and tells how far it is."""
+    """Shares out what is left of the time, and tells how far it is."""
 
-    seconds: float
-    progress: Callable[[int, int], None]
-    should_stop: Callable[[], bool]
-    done: int = 0
+    def __init__(self, seconds: float, progress: Callable[[int, int], None], should_stop: Callable[[], bool]) -> None:
+        self._deadline = time.perf_counter() + seconds
+        self._progress, self._should_stop = progress, should_stop
+        self._done, self._total = 0, _FIXED_PARTS + _ROUNDS * _ROUND_PARTS
 
     def part(self) -> float:
         """Seconds of the next piece. Raises `Stopped`."""
-        if self.should_stop():
+        if self._should_stop():
             raise Stopped
-        self.progress(self.done, _PARTS)
-        self.done += 1
-        return self.seconds / _PARTS
+        self._progress(self._done, self._total)
+        left = self._total - self._done
+        self._done += 1
+        return max(0.0, self._deadline - time.perf_counter()) / left
+
+    def rounds(self) -> Iterator[None]:
+        """As many as there is time for: one in any case, since without it there are no rates."""
+        for number in range(_ROUNDS):
+            begun = time.perf_counter()
+            yield
+            ended = time.perf_counter()
+            if number + 1 < _ROUNDS and self._deadline - ended < _ROUND_LEFT * (ended - begun):
+                return
 
 
 def measure(
@@ -70,7 +81,8 @@ def measure(
     should_stop: Callable[[], bool] = lambda: False,
     recall: float = RECALL,
 ) -> Rates:
-    """In about that many seconds, and at most half as much again on a slow machine. `progress` is in parts of the whole.
+    """In that many seconds; a machine so slow that the least work takes longer does it once. `progress` is in parts of the
+    whole, of which some may be left out.
 
     At most `memory_limit` bytes are taken, and given back. `recall` is the share of guesses that the next layer asks for.
     Raises `EngineError` and `Stopped`.
@@ -81,12 +93,15 @@ def measure(
     table, first_seconds = _bound(subject, arena, drawn, kernels)
     by_rows = tuple((float(rows), _expert_gbps(subject, table, 8, rows, kernels, clock.part())) for rows in _ROWS)
     kv_gbps, gmacs = _attention(subject, kernels, clock)
-    ram_gbps = _ram_gbps(drawn_memory(_CACHE_BYTES), kernels, clock.part())
     rehearsal = Rehearsal(subject, reader, kernels, memory_limit, recall)
     matrices = layer_matrices(subject.dense, rehearsal.weights, rehearsal.num_layers)
     block_bytes = sum(weight.data.nbytes for weight in matrices)
-    experts, dense, around, decoded = [], [], [], [_Pool() for _ in _MISS_SHARES]
-    for _ in range(_ROUNDS):
+    first_layers = layer_matrices(subject.dense, rehearsal.weights, min(PROMPT_LAYERS, rehearsal.num_layers))
+    prompt_bytes = sum(weight.data.nbytes for weight in first_layers)
+    prompts = [rehearsal.prompt(count, clock.part()) for count in _BATCHES]
+    passes, experts, dense, around, decoded = [], [], [], [], [_Pool() for _ in _MISS_SHARES]
+    for _ in clock.rounds():
+        passes += _read_seconds(rehearsal.memory, kernels, clock.part())
         experts.append(_expert_gbps(subject, table, subject.footprint.top_k, 1, kernels, clock.part()))
         dense.append(_dense_gbps(matrices, kernels, clock.part()))
         around += rehearsal.around(clock.part() / 2)
@@ -95,17 +110,18 @@ def measure(
             pool.add(rehearsal.decode(share, clock.part()))
     outside = median(around)
     by_tokens = tuple(
-        (float(count), block_bytes / max(1e-6, rehearsal.prompt(count, clock.part()) - outside) / 1e9) for count in _BATCHES
+        (float(count), prompt_bytes / max(1e-6, seconds - outside) / 1e9)
+        for count, seconds in zip(_BATCHES, prompts, strict=True)
     )
     expert_gbps, dense_gbps = median(experts), median(dense)
-    layers = [(pool.seconds - outside) / rehearsal.num_layers for pool in decoded]
+    layers = [max(_LEAST_SECONDS, pool.seconds - outside) / rehearsal.num_layers for pool in decoded]
     by_bytes = block_bytes / rehearsal.num_layers / dense_gbps / 1e9
     by_bytes += subject.footprint.top_k * subject.experts.expert_bytes / expert_gbps / 1e9
     faster = max(1.0, by_bytes / layers[0])  # than the kernels by themselves, on a computer that changes within seconds
     head_seconds = subject.footprint.head_bytes / dense_gbps / 1e9
     missed = [pool.misses / rehearsal.num_layers * subject.experts.expert_bytes / disk_gbps / 1e9 for pool in decoded]
     return Rates(
-        ram_gbps=ram_gbps, disk_gbps=disk_gbps, fresh_gbps=min(fresh_gbps, disk_gbps),
+        ram_gbps=rehearsal.memory.nbytes / median(passes) / 1e9, disk_gbps=disk_gbps, fresh_gbps=min(fresh_gbps, disk_gbps),
         expert_gbps=expert_gbps * faster, dense_gbps=dense_gbps * faster, kv_gbps=kv_gbps,
         layer_seconds=max(0.0, layers[0] - by_bytes),
         token_seconds=max(0.0, outside - head_seconds) + _sampler_seconds(subject),
@@ -250,11 +266,12 @@ def _sampler_seconds(subject: Subject) -> float:
     return median(times)
 
 
-def _ram_gbps(memory: torch.Tensor, kernels: Kernels, seconds: float) -> float:
-    """Read ceiling of DRAM with all threads: the best pass, since any disturbance only lowers it."""
-    best, begun = float("inf"), time.perf_counter()
-    while time.perf_counter() - begun < seconds:
+def _read_seconds(memory: torch.Tensor, kernels: Kernels, seconds: float) -> list[float]:
+    """Of passes over all of it with every thread."""
+    times: list[float] = []
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < seconds or len(times) < 2:
         entered = time.perf_counter()
         kernels.read(memory)
-        best = min(best, time.perf_counter() - entered)
-    return memory.nbytes / best / 1e9
+        times.append(time.perf_counter() - entered)
+    return times

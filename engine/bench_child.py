@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from engine.models.registry import SUPPORTED
 from engine.protocol import ModelState
 from engine.store.library import data_folder, list_models, models_folder
 
-_SECONDS = 6.0  # of links and layers, and at most half as much again; the formats take two
+_SECONDS = 13.0  # with the start of the tensor library and a scratch file; a slow drive writes that for longer
+_LEAST_SECONDS = 5.0  # of links and layers
 _FORMATS_SHARE = 8  # parts of progress for them
 _START, _LAYERS, _FORMATS = "Starting the kernels", "Drive, memory and layers", "Kernels for each format"
 _log = logging.getLogger(__name__)
@@ -57,7 +59,9 @@ def _watch(stopped: threading.Event) -> None:
 
 
 def _measure(folder: Path, teller: _Teller, stopped: threading.Event) -> None:
+    deadline = time.monotonic() + _SECONDS
     from engine.bench import Stopped
+    from engine.bench_formats import SECONDS as FORMATS_SECONDS
     from engine.bench_formats import measure_formats
     from engine.engine import inspect, measure
     from engine.kernels.kernels import open_kernels
@@ -72,13 +76,14 @@ def _measure(folder: Path, teller: _Teller, stopped: threading.Event) -> None:
         """False where its experts are too large to be measured here."""
         source = inspect(model)
         try:
-            rates = measure(source, kernels, _SECONDS, step, stopped.is_set)
+            seconds = max(_LEAST_SECONDS, deadline - time.monotonic() - FORMATS_SECONDS)
+            rates = measure(source, kernels, seconds, step, stopped.is_set)
         except EngineError as error:
             if error.code != "bench.memory":
                 raise
             _log.info("%s", error)
             return False
-        notebook.note_rates(source.footprint.weight_format, folder, rates)
+        notebook.note_rates(source.footprint, folder, rates)
         return True
 
     try:

@@ -15,7 +15,7 @@ from engine.rehearsal import drawn_memory
 _HIDDEN, _INNER, _TOP_K = 2048, 768, 8  # of Qwen3-30B-A3B
 _CACHE_BYTES = 128 << 20
 _ROWS = (1, 2, 4, 8, 16, 64)
-_SECONDS = 0.08
+SECONDS = 3.0  # and some 0.4 to make the experts
 
 
 def _bf16(memory: torch.Tensor, rows: int, cols: int) -> Weight:
@@ -56,17 +56,22 @@ _MAKERS: dict[str, tuple[Callable[[torch.Tensor, int, int], Weight], float]] = {
 }  # fmt: skip
 
 
-def measure_formats(kernels: Kernels, should_stop: Callable[[], bool] = lambda: False) -> dict[str, Curve]:
-    """GB/s of weights by rows per expert, for each format, in about two seconds; those measured so far when told to stop."""
-    found = {}
+def measure_formats(
+    kernels: Kernels, should_stop: Callable[[], bool] = lambda: False, seconds: float = SECONDS
+) -> dict[str, Curve]:
+    """GB/s of weights by rows per expert, for each format, in that many seconds; those measured so far when told to stop."""
+    found: dict[str, Curve] = {}
+    deadline = time.perf_counter() + seconds
     for name, (make, weight_bytes) in _MAKERS.items():
         if should_stop():
             break
-        found[name] = _measure(kernels, make, int(weight_bytes * _HIDDEN * _INNER))
+        share = max(0.0, deadline - time.perf_counter()) / (len(_MAKERS) - len(found))
+        found[name] = _measure(kernels, make, int(weight_bytes * _HIDDEN * _INNER), share)
     return found
 
 
-def _measure(kernels: Kernels, make: Callable[[torch.Tensor, int, int], Weight], matrix_bytes: int) -> Curve:
+def _measure(kernels: Kernels, make: Callable[[torch.Tensor, int, int], Weight], matrix_bytes: int, seconds: float) -> Curve:
+    deadline = time.perf_counter() + seconds
     stride = -(-matrix_bytes // 64) * 64
     count = max(_TOP_K, _CACHE_BYTES // (3 * stride))
     memory = drawn_memory(3 * count * stride).view(3 * count, stride)
@@ -74,14 +79,18 @@ def _measure(kernels: Kernels, make: Callable[[torch.Tensor, int, int], Weight],
     for slot in range(count):
         gate, up, down = memory[3 * slot : 3 * slot + 3]
         table.set(slot, make(gate, _INNER, _HIDDEN), make(up, _INNER, _HIDDEN), make(down, _HIDDEN, _INNER))
-    return tuple((float(rows), 3 * _TOP_K * matrix_bytes / _seconds(kernels, table, count, rows) / 1e9) for rows in _ROWS)
+    curve = []
+    for done, rows in enumerate(_ROWS):
+        share = max(0.0, deadline - time.perf_counter()) / (len(_ROWS) - done)
+        curve.append((float(rows), 3 * _TOP_K * matrix_bytes / _seconds(kernels, table, count, rows, share) / 1e9))
+    return tuple(curve)
 
 
-def _seconds(kernels: Kernels, table: ExpertTable, count: int, rows: int) -> float:
+def _seconds(kernels: Kernels, table: ExpertTable, count: int, rows: int, seconds: float) -> float:
     x, weights = torch.randn(rows, _HIDDEN), torch.ones(rows, _TOP_K)
     times: list[float] = []
     begun, first = time.perf_counter(), 0
-    while time.perf_counter() - begun < _SECONDS or len(times) < 2:
+    while time.perf_counter() - begun < seconds or len(times) < 2:
         slots = (torch.arange(first, first + _TOP_K, dtype=torch.int32) % count).expand(rows, _TOP_K).contiguous()
         entered = time.perf_counter()
         kernels.moe(table, x, slots, None, weights)

@@ -9,16 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine import __version__, store_cli
-from engine.config import Sampling, Wishes, check_sampling
+from engine.config import Reasoning, Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.meter import Link, Phase, Traffic
 from engine.plan_cli import LINK_NAMES, add_plan
 from engine.probe_cli import add_probe
-from engine.protocol import ChatMessage, StopReason
+from engine.protocol import ChatMessage, SpanKind, StopReason
 from engine.store.library import data_folder, find_model, models_folder
 from engine.store.loads import note_loaded
 from engine.trace_cli import add_trace
@@ -26,6 +26,7 @@ from engine.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+    from engine.text.spans import Piece
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,6 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("prompt", nargs="?", help="one question; without it an interactive chat starts")
     _add_placement(chat)
     _add_sampling(chat)
+    chat.add_argument(
+        "--reasoning-effort", default="", metavar="LEVEL", help="how much the model thinks, where it takes that: low"
+    )
+    chat.add_argument("--thinking", choices=("on", "off"), help="whether the model thinks first, where it takes that")
 
     add_plan(verbs, _verb, _ProgressBar)
 
@@ -102,6 +107,7 @@ def _add_placement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="name of a model, or its folder (demo)")
     parser.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
     parser.add_argument("--context", type=int, metavar="N", help="tokens of context")
+    parser.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that are read at once")
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -171,6 +177,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _chat(options: argparse.Namespace) -> int:
     sampling, wishes = _sampling(options), _wishes(options)
+    reasoning = Reasoning(options.reasoning_effort, None if options.thinking is None else options.thinking == "on")
     folder, prompt = find_model(options.model or "demo", models_folder()), _prompt(options)
     from engine.engine import Engine
 
@@ -178,15 +185,15 @@ def _chat(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # loading changes nothing: it may simply end
     history = [ChatMessage("system", options.system)] if options.system else []
     question = [] if prompt is None else [*history, ChatMessage("user", prompt)]
-    engine = Engine(folder, wishes, bar.show_stage, question, data_folder())
+    engine = Engine(folder, wishes, bar.show_stage, question, data_folder(), reasoning)
     bar.end()
     note_loaded(data_folder(), folder)
     if engine.notice:
         print(engine.notice, file=sys.stderr)
     try:
         if question:
-            return _answer_once(engine, question, sampling, options.json)
-        return _interactive(engine, history, sampling)
+            return _answer_once(engine, question, sampling, reasoning, options.json)
+        return _interactive(engine, history, sampling, reasoning)
     finally:
         engine.close()
 
@@ -233,15 +240,16 @@ def _prompt(options: argparse.Namespace) -> str | None:
     return prompt
 
 
-def _answer_once(engine: "Engine", messages: list[ChatMessage], sampling: Sampling, as_json: bool) -> int:
-    answer = _Answer(engine, messages, sampling)
-    for text in answer:
-        if not as_json:
-            print(text, end="", flush=True)
+def _answer_once(engine: "Engine", messages: list[ChatMessage], sampling: Sampling, reasoning: Reasoning, as_json: bool) -> int:
+    answer = _Answer(engine, messages, sampling, reasoning)
     if as_json:
+        for _ in answer:
+            pass
         _print_json(
             {
-                "text": answer.text,
+                "text": answer.said(SpanKind.ANSWER),
+                "thought": answer.said(SpanKind.THOUGHT),
+                "calls": answer.calls,
                 "token_ids": answer.ids,
                 "stop_reason": answer.stop_reason,
                 "plan": dataclasses.asdict(engine.plan),
@@ -249,11 +257,25 @@ def _answer_once(engine: "Engine", messages: list[ChatMessage], sampling: Sampli
             }
         )
     else:
+        _show(answer)
         print(f"\n\n{answer.summary()}", file=sys.stderr)
     return 130 if answer.stop_reason is StopReason.CANCELLED else 0
 
 
-def _interactive(engine: "Engine", history: list[ChatMessage], sampling: Sampling) -> int:
+def _show(pieces: "Iterable[Piece]") -> None:
+    """Thoughts are faint on a terminal, and stay out of a pipe or file."""
+    span = None
+    for piece in pieces:
+        if piece.kind is SpanKind.THOUGHT and not sys.stdout.isatty():
+            continue
+        if span not in (None, piece.span):
+            print("\n")
+        span = piece.span
+        forms = {SpanKind.THOUGHT: "\x1b[2m{}\x1b[22m", SpanKind.CALL: "Call of {}"}
+        print(forms.get(piece.kind, "{}").format(piece.text), end="", flush=True)
+
+
+def _interactive(engine: "Engine", history: list[ChatMessage], sampling: Sampling, reasoning: Reasoning) -> int:
     print(f"{engine.plan.model_name}. {engine.plan.sentence}\nEnd with Ctrl+D; Ctrl+C stops an answer.\n")
     while True:
         try:
@@ -265,37 +287,46 @@ def _interactive(engine: "Engine", history: list[ChatMessage], sampling: Samplin
         if not prompt:
             continue
         try:
-            answer = _Answer(engine, [*history, ChatMessage("user", prompt)], sampling)
-            for text in answer:
-                print(text, end="", flush=True)
+            answer = _Answer(engine, [*history, ChatMessage("user", prompt)], sampling, reasoning)
+            _show(answer)
         except EngineError as error:
             print(f"stoker: {error}", file=sys.stderr)
             continue
         print(f"\n\n{answer.summary()}\n", file=sys.stderr)
-        history += [ChatMessage("user", prompt), ChatMessage("assistant", answer.text)]
+        # Nothing runs tools yet: a call without its result would be refused by some templates, so it goes back as text.
+        said = "\n\n".join(filter(None, (answer.said(SpanKind.ANSWER), *answer.calls)))
+        history += [ChatMessage("user", prompt), ChatMessage("assistant", said, answer.said(SpanKind.THOUGHT))]
 
 
 class _Answer:
-    """One answer as it is written: iterate for its text, then read the figures. Ctrl+C ends it, keeping what there is."""
+    """One answer as it is written: iterate for its pieces, then read the figures. Ctrl+C ends it, keeping what there is."""
 
-    def __init__(self, engine: "Engine", messages: list[ChatMessage], sampling: Sampling) -> None:
+    def __init__(self, engine: "Engine", messages: list[ChatMessage], sampling: Sampling, reasoning: Reasoning) -> None:
         self._engine, self._sampling = engine, sampling
-        self._prompt = engine.encode(messages)
-        self.text = ""
+        self._prompt = engine.encode(messages, reasoning)
+        self._pieces: list[Piece] = []
         self.ids: list[int] = []
         self.traffic: list[Traffic] = []
         self.stop_reason = StopReason.CANCELLED
         self._is_stopped = False
 
-    def __iter__(self) -> Iterator[str]:
+    def said(self, kind: SpanKind) -> str:
+        return "".join(piece.text for piece in self._pieces if piece.kind is kind)
+
+    @property
+    def calls(self) -> list[str]:
+        """Of tools, each with its name in the first line."""
+        return [piece.text for piece in self._pieces if piece.kind is SpanKind.CALL]
+
+    def __iter__(self) -> "Iterator[Piece]":
         previous = signal.signal(signal.SIGINT, self._stop)
         try:
             for token in self._engine.generate(self._prompt, self._sampling, lambda: self._is_stopped):
                 self.ids.append(token.id)
                 self.traffic.append(token.traffic)
-                self.text += token.text
+                self._pieces += token.pieces
                 self.stop_reason = token.stop or self.stop_reason
-                yield token.text
+                yield from token.pieces
         finally:
             signal.signal(signal.SIGINT, previous)
 
@@ -347,7 +378,7 @@ def _wishes(options: argparse.Namespace) -> Wishes:
     """Raises `EngineError` for an amount that cannot be read."""
     if options.expert_ram is not None:
         parse_bytes(options.expert_ram, whole=100)
-    return Wishes(options.expert_ram, options.context)
+    return Wishes(options.expert_ram, options.context, options.prefill_chunk)
 
 
 def _sampling(options: argparse.Namespace) -> Sampling:

@@ -11,6 +11,7 @@ class Wishes:
 
     expert_ram: str | None = None
     context: int | None = None
+    prefill_chunk: int | None = None  # tokens of a prompt that are read at once
 
 
 NO_WISHES = Wishes()
@@ -28,6 +29,17 @@ class Sampling:
     repetition_penalty: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """How a model should think before it answers; what is empty or None is left to its chat template."""
+
+    effort: str = ""  # one of those that the template takes
+    is_on: bool | None = None
+
+
+NO_REASONING = Reasoning()
 
 
 def check_sampling(sampling: Sampling) -> None:

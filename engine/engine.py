@@ -8,44 +8,54 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+import torch
+
 from engine import bench
 from engine.checkpoint.experts import ExpertMap, Run, map_experts
 from engine.checkpoint.index import Checkpoint, open_checkpoint, read_json, suggested_expert_ram
-from engine.config import Sampling, Wishes, check_sampling
+from engine.config import NO_REASONING, Reasoning, Sampling, Wishes, check_sampling
+from engine.devices import open_tiers, start_lanes
 from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder, ExpertFormat, recognise_experts
 from engine.experts.budget import SlotBudget
 from engine.experts.cache import ExpertCache
+from engine.experts.device_lanes import DeviceLanes
 from engine.experts.heat import hottest, load_heat, save_heat
+from engine.experts.lanes import CpuLane
 from engine.experts.policy import Expert, Heat
 from engine.experts.run import ExpertRunner
+from engine.experts.table import SlotTable
 from engine.experts.trace import Geometry, Recorder
+from engine.experts.vram import Device
 from engine.generate import Limits, Token, generate
 from engine.hardware.drive import drive_of
 from engine.hardware.probe import probe
 from engine.kernels.kernels import Kernels, open_kernels
-from engine.knowledge import Answer, Notebook, model_key
+from engine.knowledge import Answer, Notebook, kind_of, model_key
 from engine.kv.cache import KvCache
-from engine.meter import Meter, Phase, Traffic
+from engine.meter import Link, Meter, Phase, Traffic
 from engine.models.decoder import swiglu_shapes
 from engine.models.dense import Dense, find_dense
 from engine.models.hf_config import HfConfig
 from engine.models.lookahead import NextRouter
 from engine.models.published import text_part
 from engine.models.registry import Architecture, find
+from engine.models.stated import check_stated, end_ids
 from engine.plan.footprint import Footprint, guest_slots
 from engine.plan.forecast import Knowledge, forecast
 from engine.plan.plan import CACHED_ROWS, make_plan, reserve_bytes
 from engine.plan.predict import NO_CORRECTION, resident_share
 from engine.plan.predict import decoded as predict_token
-from engine.protocol import ChatMessage, Plan
+from engine.protocol import ChatMessage, Plan, ReasoningChoices
 from engine.quant.registry import quantization_of
 from engine.rates import Rates
 from engine.rehearsal import RECALL
 from engine.sample import make_sampler
-from engine.session import Session
+from engine.session import FallBack, Parts, Session
+from engine.text.answer import AnswerReader
+from engine.text.marks import find_form
 from engine.text.template import ChatTemplate
-from engine.text.tokenizer import StreamDecoder, Tokenizer
+from engine.text.tokenizer import Tokenizer
 from engine.tiers.arena import RamArena, slot_stride
 from engine.tiers.dense import load_dense
 from engine.tiers.disk import DiskReader
@@ -75,6 +85,7 @@ def inspect(folder: Path) -> Source:
     """Read and check everything that can be known before the weights. Raises `EngineError` with the name of what is wrong."""
     with _uncollected():
         checkpoint = text_part(open_checkpoint(folder))
+        check_stated(checkpoint)
         architecture = find(checkpoint.config, checkpoint.name)
         module = architecture.load()
         config = module.Config.read(checkpoint.config, checkpoint.name)
@@ -131,10 +142,10 @@ def knowledge_of(
 ) -> Knowledge:
     """What a forecast needs: rates noted earlier, or else measured now. Loads nothing. Raises `EngineError`."""
     folder, footprint = source.checkpoint.folder, source.footprint
-    known, label = Knowledge(), footprint.weight_format
+    known = Knowledge()
     if notebook is not None:
         known = notebook.knowledge(footprint, folder, model_key(source.checkpoint))
-        if not notebook.should_measure(label, folder):
+        if not notebook.should_measure(footprint, folder):
             return known
     seconds = bench.SHORT_SECONDS if notebook is None else bench.SECONDS
     try:
@@ -144,7 +155,7 @@ def knowledge_of(
             raise
         return replace(known, rates=None, unknown=error.text.rstrip("."))
     if notebook is not None:
-        notebook.note_rates(label, folder, rates)
+        notebook.note_rates(footprint, folder, rates)
     return replace(known, rates=rates, unknown="", correction=NO_CORRECTION)
 
 
@@ -156,11 +167,32 @@ def open_session(
     progress: LoadProgress = lambda *_: None,
     heat: Mapping[Expert, float] | None = None,
     room: Callable[[], int] = lambda: probe().ram_available,
+    devices: Sequence[Device] = (),
+    kept_path: Any = None,
+    fall_back: FallBack | None = None,
 ) -> Session:
-    """Dense weights into RAM, expert slots and KV cache as planned. Raises `EngineError`.
+    """Dense weights into memory, expert slots and KV cache as planned. Raises `EngineError`, with devices `DeviceLost`.
 
-    `heat` is that of an earlier run, for a warm start; `room()` what this process may still take, watched from now on.
+    `heat` is that of an earlier run, for a warm start; `room()` what this process may still take, watched from now on. With
+    `devices` the model runs on the first of them, and the plan's VRAM slots are spread over all; `kept_path` is what
+    `MissPath.kept` gave there, and `fall_back` is for their loss.
     """
+    parts = open_parts(source, plan, reader, kernels, progress, heat, room, devices, kept_path)
+    return Session(parts, reader, plan.prefill_chunk, fall_back)
+
+
+def open_parts(
+    source: Source,
+    plan: Plan,
+    reader: DiskReader,
+    kernels: Kernels,
+    progress: LoadProgress = lambda *_: None,
+    heat: Mapping[Expert, float] | None = None,
+    room: Callable[[], int] = lambda: probe().ram_available,
+    devices: Sequence[Device] = (),
+    kept_path: Any = None,
+) -> Parts:
+    """What a session runs on; see `open_session`."""
     experts, footprint, meter = source.experts, source.footprint, Meter()
     reserve = reserve_bytes(probe()) // 2  # the plan leaves twice that
     arena = RamArena(footprint.slot_bytes, sum(plan.slots_per_layer))
@@ -175,21 +207,35 @@ def open_session(
     binder.check_layout(arena.tensor(0), kernels.check)
     if rows is not None:
         tensors[_EMBEDDING] = rows.data
-    weights = source.dense.bind(tensors, kernels.check, shortened=[] if rows is None else [_EMBEDDING])
+    main = devices[0].kernels if devices else kernels
+    device = devices[0].device if devices else torch.device("cpu")
+    placed = {name: tensor if name == _EMBEDDING and rows else tensor.to(device) for name, tensor in tensors.items()}
+    weights = source.dense.bind(placed, main.check, shortened=[] if rows is None else [_EMBEDDING])
     if rows is not None:
         stem = _EMBEDDING.removesuffix(".weight")
         weights.matrices[stem] = replace(weights.matrices[stem], rows=rows.capacity)
     names = source.architecture
-    look_ahead = NextRouter(weights, names.router, names.norm, experts.layers, footprint.top_k, kernels)
+    look_ahead = NextRouter(weights, names.router, names.norm, experts.layers, footprint.top_k, main)
     budget = SlotBudget(cache, arena, guest_slots(footprint.top_k), reserve, room)
-    runner = ExpertRunner(experts, binder, source.config.math, cache, arena, reader, kernels, meter, look_ahead, budget)
-    kv = KvCache(footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context)
-    model = source.architecture.load().build(source.config, weights, kernels)
+    table = SlotTable(arena, binder, kernels)
+    cpu = CpuLane(table, kernels, source.config.math, meter, experts.expert_bytes)
+    lanes: CpuLane | DeviceLanes = cpu
+    if devices:
+        small = {ref.name: tensors[ref.name] for ref in experts.small_refs()}
+        tiers = open_tiers(devices, experts, source.expert_format, small, footprint, plan.vram_slots)
+        math, hidden_size = source.config.math, footprint.hidden_size
+        lanes = DeviceLanes(tiers, cpu, arena, math, meter, experts.expert_bytes, hidden_size)
+    runner = ExpertRunner(experts, cache, arena, table, reader, lanes, meter, look_ahead, budget)
+    kv = KvCache(footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context, device)
+    model = source.architecture.load().build(source.config, weights, main)
     if heat:
         policy.warm(heat)
         wanted = hottest(heat, cache.member_slots)
         runner.load(wanted, _WARM_SECONDS, lambda done: progress("Reading the experts used last", done, len(wanted)))
-    return Session(model, kv, runner, policy, reader, meter, footprint.dense_read_bytes, rows)
+    if isinstance(lanes, DeviceLanes):
+        start_lanes(lanes, runner, kept_path)
+    dense_link = Link.VRAM if devices else Link.RAM
+    return Parts(model, kv, runner, policy, meter, footprint.dense_read_bytes, rows, dense_link)
 
 
 def _rows_on_disk(source: Source, plan: Plan, reader: DiskReader) -> RowStore | None:
@@ -210,6 +256,7 @@ class Engine:
         progress: LoadProgress = lambda *_: None,
         first_messages: Sequence[ChatMessage] = (),
         data: Path | None = None,
+        reasoning: Reasoning = NO_REASONING,
     ) -> None:
         """Load a model as planned; a conversation known already is checked before anything large is allocated.
 
@@ -219,6 +266,7 @@ class Engine:
         source = inspect(folder)
         self._tokenizer = Tokenizer(folder)
         self._template = ChatTemplate(folder)
+        self._form = find_form(self._template.source, self._tokenizer.token_id, self._tokenizer.is_special)
         self._end_ids = _end_ids(folder, source.checkpoint.config, self._tokenizer, self._template)
         _check_vocabulary(source, self._tokenizer)
         machine = probe()
@@ -226,7 +274,7 @@ class Engine:
         plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder))
         self._context, self._rows = plan.context, source.footprint.vocab_size
         if first_messages:
-            self.encode(first_messages)
+            self.encode(first_messages, reasoning)
         kernels, kernels_notice = open_kernels()
         self._notices = [kernels_notice, drive_of(folder.resolve()).notice]
         self._geometry = _geometry(source)
@@ -248,9 +296,14 @@ class Engine:
         """What makes this engine slower than it could be, in a sentence or two; empty when nothing does."""
         return " ".join(filter(None, (*self._notices, self._reader.notice)))
 
-    def encode(self, messages: Sequence[ChatMessage]) -> list[int]:
+    @property
+    def reasoning(self) -> ReasoningChoices:
+        """What a person may choose of its thinking."""
+        return self._template.reasoning
+
+    def encode(self, messages: Sequence[ChatMessage], reasoning: Reasoning = NO_REASONING) -> list[int]:
         """Prompt tokens of a conversation. Raises `EngineError` where it does not fit the context."""
-        text = self._template.render(messages)
+        text = self._template.render(messages, reasoning)
         prompt = self._tokenizer.encode(text) if len(text) <= _LONGEST_TOKEN * self._context else []
         if len(prompt) >= self._context or len(text) > _LONGEST_TOKEN * self._context:
             length = f"{len(prompt)} tokens" if prompt else f"{len(text)} characters"
@@ -264,7 +317,7 @@ class Engine:
         if max(prompt) >= self._rows:
             raise EngineError(
                 "model.vocabulary",
-                f"tokenizer.json gives token {max(prompt)}, and the weights have rows for {self._rows}.",
+                f"{self._tokenizer.file_name} gives token {max(prompt)}, and the weights have rows for {self._rows}.",
                 "They are of different models: get both again.",
             )
         return prompt
@@ -278,9 +331,9 @@ class Engine:
     ) -> Iterator[Token]:
         """Answer a prompt from `encode`. Raises `EngineError`, also in the middle; the session stays usable."""
         check_sampling(sampling)
-        limits = Limits(sampling.max_tokens, self._end_ids, sampling.stop)
-        decoder = StreamDecoder(self._tokenizer)
-        return self._remembered(generate(self.session, prompt, make_sampler(sampling), decoder, limits, should_stop, progress))
+        limits = Limits(sampling.max_tokens, self._end_ids)
+        reader = AnswerReader(self._tokenizer, self._form, prompt, sampling.stop)
+        return self._remembered(generate(self.session, prompt, make_sampler(sampling), reader, limits, should_stop, progress))
 
     def _remembered(self, tokens: Iterator[Token]) -> Iterator[Token]:
         """The same tokens; heat and what the prediction was worth are kept after each answer, since this process may end at
@@ -304,8 +357,8 @@ class Engine:
         context = max(0, len(self.session.tokens) - len(records) // 2)
         told = predict_token(self.plan, self._source.footprint, rates, hit_rate, context).seconds
         seconds = sum(record.seconds for record in records) / len(records)
-        share, label = resident_share(self.plan), self.plan.weight_format
-        return Answer(share, hit_rate, seconds / told, len(records), label, time.time())
+        share, kind = resident_share(self.plan), str(kind_of(self._source.footprint))
+        return Answer(share, hit_rate, seconds / told, len(records), kind, time.time(), 1 / seconds)
 
     def record(self, file: TextIO) -> None:
         """From now on the routing of every pass goes to `file` as a trace."""
@@ -381,7 +434,8 @@ def _check_vocabulary(source: Source, tokenizer: Tokenizer) -> None:
     if tokenizer.vocab_size > rows:
         raise EngineError(
             "model.vocabulary",
-            f"tokenizer.json of {source.checkpoint.name} has {tokenizer.vocab_size} tokens, the weights have rows for {rows}.",
+            f"{tokenizer.file_name} of {source.checkpoint.name} has ids for {tokenizer.vocab_size} tokens, "
+            f"and the weights have rows for {rows}.",
             "They are of different models: get both again.",
         )
 
@@ -390,8 +444,7 @@ def _end_ids(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, templat
     """All tokens that end a turn: from the generation config, the config and the tokenizer's own end token."""
     file = folder / "generation_config.json"
     ids: set[int] = set()
-    for values in (read_json(file) if file.is_file() else {}, config):
-        found = values.get("eos_token_id")
-        ids.update(item for item in (found if isinstance(found, list) else [found]) if isinstance(item, int))
+    for name, values in ((file.name, read_json(file) if file.is_file() else {}), ("config.json", config)):
+        ids |= end_ids(values, name, folder.name)
     end = tokenizer.token_id(template.eos_token) if template.eos_token else None
     return frozenset(ids if end is None else ids | {end})

@@ -5,44 +5,47 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from engine.meter import Traffic
-from engine.protocol import StopReason
+from engine.protocol import SpanKind, StopReason
 from engine.sample import Sampler
 from engine.session import Cancelled, Session
-from engine.text.stream import StopStrings
-from engine.text.tokenizer import StreamDecoder
+from engine.text.answer import AnswerReader
+from engine.text.spans import Piece
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One sampled token, the text that became certain with it, and what the pass that produced it moved.
+    """One sampled token, the pieces of the answer that became certain with it, and what the pass that produced it moved.
 
     The first token's traffic is the prefill's. `stop` is set on the last token only.
     """
 
     id: int
-    text: str
+    pieces: tuple[Piece, ...]
     traffic: Traffic
     stop: StopReason | None = None
+
+    @property
+    def text(self) -> str:
+        """What is said, without thoughts and calls."""
+        return "".join(piece.text for piece in self.pieces if piece.kind is SpanKind.ANSWER)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     max_tokens: int
     end_ids: Set[int]
-    stop_strings: tuple[str, ...] = ()
 
 
 def generate(
     session: Session,
     prompt: Sequence[int],
     sampler: Sampler,
-    decoder: StreamDecoder,
+    reader: AnswerReader,
     limits: Limits,
     should_stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int, Traffic], None] = lambda *_: None,
 ) -> Iterator[Token]:
     """Yield tokens until the model, a limit or the caller ends it. Ends without a last token when cancelled."""
-    stops = StopStrings(limits.stop_strings)
     try:
         logits, traffic = session.sync(prompt, should_stop, progress)
         while not should_stop():
@@ -50,11 +53,11 @@ def generate(
             token_id = sampler(logits, session.tokens)
             traffic = replace(traffic, seconds=traffic.seconds + time.perf_counter() - begun)
             count = len(session.tokens) - len(prompt) + 1
-            text = "" if token_id in limits.end_ids else stops.add(decoder.add(token_id))
-            reason = _stop_reason(session, limits, stops, token_id, count)
-            if reason is not None and not stops.is_hit:
-                text += stops.add(decoder.finish()) + stops.finish()
-            yield Token(token_id, text, traffic, reason)
+            pieces = () if token_id in limits.end_ids else reader.add(token_id)
+            reason = _stop_reason(session, limits, reader, token_id, count)
+            if reason is not None and not reader.is_stopped:
+                pieces += reader.finish()
+            yield Token(token_id, pieces, traffic, reason)
             if reason is not None:
                 return
             logits, traffic = session.step(token_id, should_stop)
@@ -62,10 +65,10 @@ def generate(
         return
 
 
-def _stop_reason(session: Session, limits: Limits, stops: StopStrings, token_id: int, count: int) -> StopReason | None:
+def _stop_reason(session: Session, limits: Limits, reader: AnswerReader, token_id: int, count: int) -> StopReason | None:
     if token_id in limits.end_ids:
         return StopReason.END
-    if stops.is_hit:
+    if reader.is_stopped:
         return StopReason.STOP_STRING
     if count >= limits.max_tokens:
         return StopReason.MAX_TOKENS

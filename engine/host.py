@@ -32,6 +32,7 @@ from engine.protocol import (
     Phase,
     Progress,
     ProtocolError,
+    SpanKind,
     Started,
     StopReason,
     Text,
@@ -46,6 +47,7 @@ from engine.store.loads import note_loaded
 if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.generate import Token
+    from engine.text.spans import Piece
 
 _log = logging.getLogger(__name__)
 _TEXT_SECONDS = 1 / 30  # faster than that nobody reads, and each message costs the window a wake-up
@@ -117,13 +119,13 @@ class Host:
 
         self._engine = Engine(folder, request.wishes, progress, data=data_folder())
         note_loaded(self._folder.parent, folder)
-        self._wire.send(Loaded(request.request_id, self._engine.plan, self._engine.notice))
+        self._wire.send(Loaded(request.request_id, self._engine.plan, self._engine.notice, self._engine.reasoning))
 
     def _generate(self, request: Generate) -> None:
         if self._engine is None:
             raise EngineError("engine.no_model", "No model is loaded.", "Choose a model first.")
         begun = time.perf_counter()
-        prompt = self._engine.encode(request.messages)
+        prompt = self._engine.encode(request.messages, request.reasoning)
         answer = _Answer(self._wire, request.request_id, len(prompt), begun)
         self._wire.send(Started(request.request_id, len(prompt), self._engine.session.reusable(prompt)))
         tokens = self._engine.generate(
@@ -145,9 +147,11 @@ class _Answer:
         self._begun = begun
         self._first_at = self._last_at = 0.0
         self._text_sent = self._meter_sent = 0.0
-        self._text, self._unsent_tokens, self._tokens = "", 0, 0
+        self._pieces: list[Piece] = []
+        self._unsent_tokens = self._tokens = 0
         self._records: list[Traffic] = []
         self._stop: StopReason | None = None
+        self._place = (SpanKind.ANSWER, 0)  # what was sent last
 
     def prompt_read(self, count: int, traffic: Traffic) -> None:
         self._wire.send(Progress(self._id, "Reading the prompt", count, self._prompt_tokens))
@@ -159,7 +163,7 @@ class _Answer:
         self._last_at = now
         self._tokens += 1
         self._unsent_tokens += 1
-        self._text += token.text
+        self._pieces += token.pieces
         if token.traffic.phase is Phase.DECODE:  # the prefill's went out chunk by chunk
             self._records.append(token.traffic)
         self._stop = token.stop
@@ -189,9 +193,16 @@ class _Answer:
         )
 
     def _send_text(self, now: float) -> None:
-        if self._unsent_tokens:
-            self._wire.send(Text(self._id, self._text, self._unsent_tokens, self._tokens))
-        self._text, self._unsent_tokens, self._text_sent = "", 0, now
+        """A message for each span; the tokens count with the first. Those without text yet show that the answer goes on."""
+        kind, span = (self._pieces[0].kind, self._pieces[0].span) if self._pieces else self._place
+        spans = {(kind, span): ""}
+        for piece in self._pieces:
+            spans[piece.kind, piece.span] = spans.get((piece.kind, piece.span), "") + piece.text
+        for (kind, span), text in spans.items():
+            if self._unsent_tokens or text:
+                self._wire.send(Text(self._id, text, self._unsent_tokens, self._tokens, kind, span))
+            self._unsent_tokens, self._place = 0, (kind, span)
+        self._pieces, self._text_sent = [], now
 
     def _send_meter(self, now: float) -> None:
         if self._records:

@@ -22,6 +22,7 @@ from engine.knowledge import Notebook, model_key
 from engine.models.geometry import cache_of
 from engine.models.published import text_part
 from engine.models.registry import SUPPORTED, find
+from engine.models.stated import check_stated
 from engine.plan.footprint import Footprint
 from engine.plan.forecast import NOTHING, Knowledge, fit_of, forecast
 from engine.plan.plan import SHORTEST_CONTEXT, make_plan
@@ -31,13 +32,14 @@ from engine.store.files import Repository
 from engine.store.formats import format_of, unread_method
 from engine.store.target import free_bytes, hub_cache
 from engine.store.web import Line
-from engine.units import format_bytes
+from engine.units import MB, format_bytes
 
 _BLOCK = 4096  # a direct read takes up to one more at each end
 _BITS = {"BF16": 16.0, "FP8": 8.0, "MXFP4": 4.25, "NVFP4": 4.5}  # of a weight with its scales
 _EMBEDDING_BYTES = 2
 _TOP_K, _TOP_K_OF = "num_experts_per_tok", {"gemma4": "top_k_experts", "gemma4_text": "top_k_experts"}
 _LONGEST_CONTEXT = 1 << 20  # that anybody may wish for
+_MOST_INDEX_BYTES = 2 * MB  # that are worth reading for a plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,9 @@ def _limits(footprint: Footprint, ground: Ground, plan: Plan | None, wishes: Wis
     """At the context of the plan, or at the one wished for."""
     context = plan.context if plan is not None else wishes.context
     try:
-        most = make_plan(ground.machine, footprint, Wishes(context=context)).expert_ram_bytes
+        most = make_plan(
+            ground.machine, footprint, Wishes(context=context, prefill_chunk=wishes.prefill_chunk)
+        ).expert_ram_bytes
     except EngineError:
         most = footprint.floor_bytes  # there is no room at all; what is wished for is refused with its numbers
     shortest, longest = min(SHORTEST_CONTEXT, footprint.max_context), min(footprint.max_context, _LONGEST_CONTEXT)
@@ -213,7 +217,7 @@ def _read_remote(line: Line, repo: str, is_stopped: Callable[[], bool]) -> tuple
     from engine.store.headers import read_remote  # here, since they bring the Hub's client
     from engine.store.hub import check_repo_name, find_repository
 
-    found = find_repository(line, check_repo_name(repo), "main", is_stopped)
+    found = find_repository(line, check_repo_name(repo), "main", is_stopped, _MOST_INDEX_BYTES)
     return found, read_remote(line, found, is_stopped)
 
 
@@ -242,6 +246,7 @@ def judge_catalogue(model: CatalogueModel, ground: Ground) -> HubModel:
 def footprint_of(checkpoint: Checkpoint) -> Footprint:
     """As the loader finds it, from names and sizes alone. Raises `EngineError`."""
     checkpoint = text_part(checkpoint)
+    check_stated(checkpoint)
     architecture, config, name = find(checkpoint.config, checkpoint.name), checkpoint.config, checkpoint.name
     cache = cache_of(config)
     experts = map_experts(checkpoint, architecture.experts)

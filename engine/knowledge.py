@@ -1,8 +1,9 @@
 """What is known of this computer and of a model's answers on it: two small files in the data folder. Measures nothing.
 
-`rates.json` keeps rates by machine, weight format and drive; `answers.json` what each answer's prediction was worth. Rates
-are trusted until three answers in a row with that format were a quarter slower, or a fifth faster, than they foretell: the
-next load measures again. Smaller errors correct a model's next prediction and widen its range.
+`rates.json` keeps rates by machine, drive, and kind of model: its weight format and sizes, since small matrices are computed
+at other rates than large ones. `answers.json` keeps what each answer's prediction was worth. Rates are trusted until three
+answers in a row of that kind were a quarter slower, or a fifth faster, than they foretell: the next load measures again.
+Smaller errors correct a model's next prediction and widen its range.
 """
 
 import logging
@@ -10,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import log2
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,11 +31,12 @@ from engine.store.state_file import StateFile
 
 _log = logging.getLogger(__name__)
 _RATES, _ANSWERS = "rates.json", "answers.json"
-_VERSION = 2
+_VERSION = 3
 _KEPT = 32  # answers of a model
 _JUDGED = 9  # of them, for a correction
 _IN_A_ROW, _SLOWER, _FASTER = 3, 1.25, 0.8
 _LEAST_TOKENS = 16  # an answer below says little
+_NEAR = 2.0  # powers of two between models whose experts' kernels run alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,31 @@ class Answer:
     hit_rate: float
     ratio: float
     tokens: int
-    weight_format: str
+    kind: str  # of model, as `Kind` writes it
     seconds: float  # since 1970
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What rates depend on beside the computer: the format, and the nearest powers of two of an expert's bytes and of the
+    hidden width."""
+
+    weight_format: str
+    expert_power: int
+    hidden_power: int
+
+    def __str__(self) -> str:
+        return f"{self.weight_format}/{self.expert_power}/{self.hidden_power}"
+
+    def distance(self, other: "Kind") -> float:
+        """In powers of two; another format counts as one."""
+        sizes = abs(self.expert_power - other.expert_power) + abs(self.hidden_power - other.hidden_power)
+        return sizes + (self.weight_format != other.weight_format)
+
+
+def kind_of(footprint: Footprint) -> Kind:
+    return Kind(footprint.weight_format, round(log2(footprint.expert_bytes)), round(log2(footprint.hidden_size)))
 
 
 def model_key(checkpoint: Checkpoint) -> str:
@@ -66,54 +92,62 @@ class Notebook:
     def __init__(self, data: Path, machine: Machine) -> None:
         self.data, self._machine = data, fingerprint(machine)
 
-    def rates(self, weight_format: str, folder: Path) -> tuple[Rates | None, str]:
-        """For models of a format on the drive of a folder, and why there are none.
+    def rates(self, footprint: Footprint, folder: Path) -> tuple[Rates | None, str]:
+        """For such a model on the drive of a folder, and why there are none.
 
-        A format that was not measured with a model of its own has the kernels' rates, measured by themselves, and the rest of
-        another format's.
+        Where no model of its kind was measured, the nearest one stands in, with the rates of its format's kernels by themselves
+        in place of those of another format, or of experts of quite another size.
         """
-        device = drive_of(folder).device
+        kind, device = kind_of(footprint), drive_of(folder).device
         own = self._of_machine(_RATES)
-        by_format, kernels = _object(own.get("rates")), _object(own.get("kernels"))
-        if not by_format:
+        if not _object(own.get("rates")):
             return None, "this computer has not been measured yet"
-        on_drive = {name.partition("|")[0]: value for name, value in by_format.items() if name.partition("|")[2] == device}
-        if (found := Rates.from_json(on_drive.get(weight_format))) is not None:
-            return found, ""
-        others = [rates for value in on_drive.values() if (rates := Rates.from_json(value)) is not None]
-        if not others:
+        on_drive = self._on_drive(own, device)
+        if not on_drive:
             return None, f"the drive {device} has not been measured yet"
-        latest = max(others, key=lambda rates: rates.seconds)
-        curve = _curve(kernels.get(weight_format))
-        if curve is None:
-            return None, f"the kernels for {weight_format or 'this format'} have not been measured yet"
-        return replace(latest, expert_gbps=curve[0][1], experts_by_rows=curve), ""
+        nearest = min(on_drive, key=kind.distance)
+        if nearest.weight_format == kind.weight_format and kind.distance(nearest) <= _NEAR:
+            return on_drive[nearest], ""
+        curve = _curve(_object(own.get("kernels")).get(kind.weight_format))
+        if curve is not None:
+            return replace(on_drive[nearest], expert_gbps=curve[0][1], experts_by_rows=curve), ""
+        of_format = [other for other in on_drive if other.weight_format == kind.weight_format]
+        if not of_format:
+            return None, f"the kernels for {kind.weight_format or 'this format'} have not been measured yet"
+        return on_drive[min(of_format, key=kind.distance)], ""
 
     def latest(self, folder: Path) -> Rates | None:
         """Whatever was measured last with the drive of a folder."""
-        device, own = drive_of(folder).device, _object(self._of_machine(_RATES).get("rates"))
-        found = [rates for name, value in own.items() if name.partition("|")[2] == device and (rates := Rates.from_json(value))]
-        return max(found, key=lambda rates: rates.seconds) if found else None
+        found = self._on_drive(self._of_machine(_RATES), drive_of(folder).device)
+        return max(found.values(), key=lambda rates: rates.seconds) if found else None
+
+    def _on_drive(self, own: Mapping[str, Any], device: str) -> dict[Kind, Rates]:
+        found = {}
+        for name, value in _object(own.get("rates")).items():
+            kind, rates = _kind(name.partition("|")[0]), Rates.from_json(value)
+            if name.partition("|")[2] == device and kind is not None and rates is not None:
+                found[kind] = rates
+        return found
 
     def kernels(self) -> dict[str, float]:
         """GB/s of one token's experts by weight format."""
         found = _object(self._of_machine(_RATES).get("kernels"))
         return {name: curve[0][1] for name, value in found.items() if (curve := _curve(value)) is not None}
 
-    def note_rates(self, weight_format: str, folder: Path, rates: Rates) -> None:
-        self._edit(_RATES, "rates", {f"{weight_format}|{drive_of(folder).device}": rates.to_json()})
+    def note_rates(self, footprint: Footprint, folder: Path, rates: Rates) -> None:
+        self._edit(_RATES, "rates", {f"{kind_of(footprint)}|{drive_of(folder).device}": rates.to_json()})
 
     def note_kernels(self, curves: Mapping[str, Curve]) -> None:
         self._edit(_RATES, "kernels", {name: [list(point) for point in curve] for name, curve in curves.items()})
 
-    def should_measure(self, weight_format: str, folder: Path) -> bool:
-        """There are no rates of the format's own, or answers disagree with them."""
-        name = f"{weight_format}|{drive_of(folder).device}"
-        found = Rates.from_json(_object(self._of_machine(_RATES).get("rates")).get(name))
+    def should_measure(self, footprint: Footprint, folder: Path) -> bool:
+        """There are no rates of its kind's own, or answers disagree with them."""
+        kind = kind_of(footprint)
+        found = self._on_drive(self._of_machine(_RATES), drive_of(folder).device).get(kind)
         if found is None:
             return True
         later = [answer for answers in self._answers().values() for answer in answers if answer.seconds > found.seconds]
-        own = sorted((answer for answer in later if answer.weight_format == weight_format), key=lambda answer: answer.seconds)
+        own = sorted((answer for answer in later if answer.kind == str(kind)), key=lambda answer: answer.seconds)
         ratios = [answer.ratio for answer in own[-_IN_A_ROW:]]
         return len(ratios) == _IN_A_ROW and (min(ratios) > _SLOWER or max(ratios) < _FASTER)
 
@@ -133,11 +167,13 @@ class Notebook:
 
     def knowledge(self, footprint: Footprint, folder: Path, model: str = "") -> Knowledge:
         """All that a forecast needs. `model` is a model's key, by which its answers and its heat are kept."""
-        rates, unknown = self.rates(footprint.weight_format, folder)
+        rates, unknown = self.rates(footprint, folder)
         answers = self.answers(model) if model else []
         since = rates.seconds if rates is not None else 0.0
         locality = _locality(answers, footprint, self.heat_file(model) if model else None)
-        return Knowledge(rates, unknown, locality, correction_of([answer for answer in answers if answer.seconds > since]))
+        speeds = tuple((answer.share, answer.tokens_per_second) for answer in answers[-_JUDGED:])
+        later = [answer for answer in answers if answer.seconds > since]
+        return Knowledge(rates, unknown, locality, correction_of(later), speeds)
 
     def _answers(self) -> dict[str, list[Answer]]:
         found = _object(self._of_machine(_ANSWERS).get("answers"))
@@ -189,12 +225,19 @@ _FIELDS = tuple(Answer.__dataclass_fields__)
 
 def _answer(value: Any) -> Answer | None:
     try:
-        numbers = [float(value[name]) for name in ("share", "hit_rate", "ratio", "seconds")]
-        share, hit_rate, ratio, seconds = numbers
-        answer = Answer(share, hit_rate, ratio, int(value["tokens"]), str(value["weight_format"]), seconds)
+        numbers = [float(value[name]) for name in ("share", "hit_rate", "ratio", "seconds", "tokens_per_second")]
+        share, hit_rate, ratio, seconds, speed = numbers
+        answer = Answer(share, hit_rate, ratio, int(value["tokens"]), str(value["kind"]), seconds, speed)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
-    return answer if 0 <= share <= 1 and 0 <= hit_rate <= 1 and 0 < ratio < 1e6 else None
+    is_possible = 0 <= share <= 1 and 0 <= hit_rate <= 1 and 0 < ratio < 1e6 and 0 < speed < 1e6
+    return answer if is_possible else None
+
+
+def _kind(value: str) -> Kind | None:
+    rest, _, hidden = value.rpartition("/")
+    label, _, expert = rest.rpartition("/")
+    return Kind(label, int(expert), int(hidden)) if expert.isdecimal() and hidden.isdecimal() else None
 
 
 def _curve(value: Any) -> Curve | None:

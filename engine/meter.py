@@ -47,8 +47,9 @@ class LinkUse:
 class Traffic:
     """What one forward pass moved: a decode step yields one token, a prefill pass reads `tokens` of the prompt.
 
-    `hits` and `misses` count expert look-ups. `stall_seconds` is compute time lost waiting for a link.
-    `seconds` is the wall time of the pass. `unasked_bytes` of the disk's were read ahead, and routing did not ask for them.
+    `hits` and `misses` count expert look-ups: in memory, and on disk; `vram_hits` of the hits needed no RAM either.
+    `stall_seconds` is compute time lost waiting for a link. `seconds` is the wall time of the pass. `unasked_bytes` of the
+    disk's were read ahead, and routing did not ask for them.
     """
 
     phase: Phase
@@ -59,6 +60,7 @@ class Traffic:
     seconds: float = 0.0
     tokens: int = 1
     unasked_bytes: int = 0
+    vram_hits: int = 0
 
 
 def merged(records: Sequence[Traffic]) -> Traffic:
@@ -82,6 +84,7 @@ def merged(records: Sequence[Traffic]) -> Traffic:
         sum(record.seconds for record in records),
         sum(record.tokens for record in records),
         sum(record.unasked_bytes for record in records),
+        sum(record.vram_hits for record in records),
     )
 
 
@@ -94,7 +97,7 @@ class Meter:
     def __init__(self) -> None:
         self._bytes = dict.fromkeys(Link, 0)
         self._seconds = dict.fromkeys(Link, 0.0)
-        self._hits = self._misses = self._tokens = self._unasked = 0
+        self._hits = self._misses = self._tokens = self._unasked = self._vram_hits = 0
         self._stall = self._begun = 0.0
         self._phase = Phase.DECODE
         self.derived = {Link.RAM}  # no portable counter exists: its bytes are the weights computed on
@@ -104,7 +107,7 @@ class Meter:
         for link in Link:
             self._bytes[link] = 0
             self._seconds[link] = 0.0
-        self._hits = self._misses = self._unasked = 0
+        self._hits = self._misses = self._unasked = self._vram_hits = 0
         self._stall = 0.0
         self._phase, self._tokens = phase, tokens
         self._begun = time.perf_counter()
@@ -116,6 +119,10 @@ class Meter:
     def lookups(self, hits: int, misses: int) -> None:
         self._hits += hits
         self._misses += misses
+
+    def in_vram(self, hits: int) -> None:
+        """Of the hits."""
+        self._vram_hits += hits
 
     def unasked(self, count: int) -> None:
         """Bytes that were read ahead in vain; `add` counts them too."""
@@ -139,4 +146,6 @@ class Meter:
             if self._bytes[link]
         }
         seconds = time.perf_counter() - self._begun
-        return Traffic(self._phase, links, self._hits, self._misses, self._stall, seconds, self._tokens, self._unasked)
+        return Traffic(
+            self._phase, links, self._hits, self._misses, self._stall, seconds, self._tokens, self._unasked, self._vram_hits
+        )

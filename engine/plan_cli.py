@@ -3,7 +3,8 @@
 import argparse
 import dataclasses
 import json
-import signal
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,27 +23,48 @@ from engine.protocol import Plan, Tier
 from engine.rates import Rates
 from engine.store.library import data_folder, find_model, models_folder
 from engine.store_cli import MakeBar
-from engine.units import format_bytes, parse_bytes
+from engine.units import MB, TB, format_bytes, parse_bytes
 
 Run = Callable[[argparse.Namespace], int]
 LINK_NAMES = {Link.VRAM: "VRAM", Link.PCIE: "PCIe", Link.RAM: "RAM", Link.DISK: "disk"}
 _STAGE = "Measuring this computer"
-_BENCH_SECONDS = 10.0  # and some more for the formats and for reading what is measured
+_BENCH_SECONDS = 13.5  # with the start of the tensor library; another second is Python's and the terminal's
+_LEAST_SECONDS = 3.0
+_LEAST_MEMORY, _MOST_MEMORY = 100 * MB, 1000 * TB
 
 
 def add_plan(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.ArgumentParser], make_bar: MakeBar) -> None:
-    plan = add_verb(verbs, "plan", "say where a model would live on this computer, how fast, and why", _plan)
+    text = "say where a model would live on this computer, how fast, and why"
+    plan = add_verb(verbs, "plan", text, _saying_so(_plan, "The plan"))
     plan.add_argument("folder", nargs="?", help="model name or folder, or maker/model on the Hugging Face Hub (demo)")
     plan.add_argument("--model", help="the same")
     plan.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
     plan.add_argument("--context", type=int, metavar="N", help="tokens of context")
+    plan.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that are read at once")
     plan.add_argument("--ram", metavar="AMOUNT", help="as if so much memory were free")
     plan.add_argument("--vram", metavar="AMOUNT", help="as if Stoker used a graphics card with so much free memory")
     plan.set_defaults(make_bar=make_bar)
 
-    bench = add_verb(verbs, "bench", "measure this computer with a model's experts: disk, memory, kernels, layers", _bench)
+    text = "measure this computer with a model's experts in 15 seconds: disk, memory, kernels, layers"
+    bench = add_verb(verbs, "bench", text, _saying_so(_bench, "The measurement"))
     bench.add_argument("model", nargs="?", default="demo", help="name of a model, or its folder (demo)")
     bench.set_defaults(make_bar=make_bar)
+
+
+def _saying_so(run: Run, what: str) -> Run:
+    """Ctrl-C ends it, and that is told."""
+
+    def watched(options: argparse.Namespace) -> int:
+        try:
+            return run(options)
+        except KeyboardInterrupt:
+            text = f"{what} was ended; nothing of it was kept."
+            if options.json:
+                print(json.dumps({"error": {"code": "cli.ended", "text": text, "hint": ""}}))
+            print(f"stoker: {text}", file=sys.stderr)
+            return 130
+
+    return watched
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -50,7 +72,7 @@ def _plan(options: argparse.Namespace) -> int:
         raise EngineError("cli.model", f"Both {options.folder} and --model {options.model} are given.", "Give one of them.")
     if options.expert_ram is not None:
         parse_bytes(options.expert_ram, whole=100)
-    name, wishes = options.folder or options.model or "demo", Wishes(options.expert_ram, options.context)
+    name, wishes = options.folder or options.model or "demo", Wishes(options.expert_ram, options.context, options.prefill_chunk)
     folder = _local(name)
     machine = _supposed(probe_all([folder or models_folder()]), options)
     plan = _plan_remote(name, wishes, machine, options) if folder is None else _plan_local(folder, wishes, machine, options)
@@ -68,19 +90,33 @@ def _local(name: str) -> Path | None:
     """The folder of a model that is here; None for a name that can only be the Hub's."""
     try:
         return find_model(name, models_folder())
-    except EngineError:
-        if name.count("/") == 1 and not name.startswith((".", "/", "~")) and name.split("/")[1]:
+    except EngineError as error:
+        if error.code != "model.not_found":
+            raise
+        if name.count("/") == 1 and not name.startswith((".", "/", "~")) and all(name.split("/")):
             return None
-        raise
+        raise EngineError(error.code, error.text, f"{error.hint} For one of the Hugging Face Hub, give maker/model.") from None
 
 
 def _supposed(machine: Machine, options: argparse.Namespace) -> Machine:
     if options.ram is not None:
-        size = parse_bytes(options.ram)
+        size = _amount("--ram", options.ram)
         machine = replace(machine, ram_total=max(size, machine.ram_total), ram_available=size, is_capped=False)
     if options.vram is not None:
-        machine = replace(machine, gpus=(Gpu("a graphics card", GpuKind.NVIDIA, vram_free=parse_bytes(options.vram)),))
+        machine = replace(machine, gpus=(Gpu("a graphics card", GpuKind.NVIDIA, vram_free=_amount("--vram", options.vram)),))
     return machine
+
+
+def _amount(option: str, text: str) -> int:
+    """Of memory that a computer may have. Raises `EngineError`."""
+    takes = f"{option} takes {format_bytes(_LEAST_MEMORY)} to {format_bytes(_MOST_MEMORY)}."
+    try:
+        size = parse_bytes(text)
+    except EngineError as error:
+        raise EngineError(error.code, error.text, f"{error.hint} {takes}") from None
+    if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
+        raise EngineError("plan.memory", f"No computer has {text} of memory.", takes)
+    return size
 
 
 def _plan_local(folder: Path, wishes: Wishes, machine: Machine, options: argparse.Namespace) -> Plan:
@@ -125,6 +161,8 @@ def plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
         links = ", ".join(f"{LINK_NAMES[link]} {gbps:.1f} GB/s" for link, gbps in plan.ceilings_gbps.items())
         yield "Links", f"{links} (measured)"
     yield "Speed", speed_text(plan)
+    if plan.measured_tokens_per_second is not None:
+        yield "Measured", f"{plan.measured_tokens_per_second:.1f} tokens/s {answers_text(plan.measured_answers)}"
     for first in plan.first_tokens:
         yield "First token", f"{first.low:.1f}–{first.high:.1f} s for a question of {first.prompt_tokens} tokens"
     if plan.limiting is not None:
@@ -148,32 +186,30 @@ def speed_text(plan: Plan) -> str:
     return f"{_range(plan.predicted_tokens_per_second)} tokens/s predicted, {moved} per token"
 
 
+def answers_text(count: int) -> str:
+    return "in the last answer here" if count == 1 else f"in the middle of the last {count} answers here"
+
+
 def _range(speed: tuple[float, float]) -> str:
     return f"{speed[0]:.1f}–{speed[1]:.1f}"
 
 
 def _bench(options: argparse.Namespace) -> int:
-    folder = find_model(options.model, models_folder())
-    from engine.bench import Stopped
+    deadline, folder = time.monotonic() + _BENCH_SECONDS, find_model(options.model, models_folder())
+    from engine.bench_formats import SECONDS as FORMATS_SECONDS
     from engine.bench_formats import measure_formats
     from engine.engine import inspect, measure
     from engine.kernels.kernels import open_kernels
 
-    stopped: list[bool] = []
-    previous = signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
     bar = options.make_bar(_STAGE, options.json)
     try:
         source, kernels, notebook = inspect(folder), open_kernels()[0], Notebook(data_folder(), probe())
-        rates = measure(
-            source, kernels, _BENCH_SECONDS, lambda done, total: bar.show_stage(_STAGE, done, total), lambda: bool(stopped)
-        )
-        curves = measure_formats(kernels, lambda: bool(stopped))
-    except Stopped:
-        return 130
+        seconds = max(_LEAST_SECONDS, deadline - time.monotonic() - FORMATS_SECONDS)
+        rates = measure(source, kernels, seconds, lambda done, total: bar.show_stage(_STAGE, done, total))
+        curves = measure_formats(kernels, seconds=min(FORMATS_SECONDS, deadline - time.monotonic()))
     finally:
         bar.end()
-        signal.signal(signal.SIGINT, previous)
-    notebook.note_rates(source.footprint.weight_format, folder, rates)
+    notebook.note_rates(source.footprint, folder, rates)
     notebook.note_kernels(curves)
     if options.json:
         formats = {name: dict(curve)[1.0] for name, curve in curves.items()}

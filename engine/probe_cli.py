@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from engine.errors import EngineError
 from engine.hardware.machine import Cpu, DriveFacts, DriveKind, Gpu, Machine, PcieLink
 from engine.hardware.probe import probe_all
 from engine.store.library import data_folder, models_folder, watched_folders
@@ -24,6 +25,9 @@ def add_probe(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.Argu
 
 def _probe(options: argparse.Namespace) -> int:
     folders = options.folders or watched_folders(models_folder(), Records(data_folder()))
+    if missing := next((folder for folder in options.folders if not folder.is_dir()), None):
+        text = f"{missing} is {'no folder' if missing.exists() else 'not there'}."
+        raise EngineError("probe.no_folder", text, "Give a folder on the drive in question.")
     machine = probe_all([folder.absolute() for folder in folders])
     if options.json:
         print(json.dumps(dataclasses.asdict(machine), allow_nan=False))

@@ -18,8 +18,10 @@ from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder, ExpertFormat
 from engine.experts.budget import SlotBudget
 from engine.experts.cache import ExpertCache
+from engine.experts.lanes import CpuLane
 from engine.experts.policy import Expert, Heat
 from engine.experts.run import ExpertRunner
+from engine.experts.table import SlotTable
 from engine.kernels.kernels import Kernels
 from engine.kernels.weights import Weight
 from engine.kv.cache import KvCache
@@ -28,7 +30,7 @@ from engine.models.dense import Dense
 from engine.models.layers import Weights
 from engine.models.registry import Architecture
 from engine.plan.footprint import Footprint
-from engine.session import Session
+from engine.session import Parts, Session
 from engine.tiers.arena import RamArena, aligned_memory
 from engine.tiers.disk import DiskReader
 from engine.units import format_bytes
@@ -38,6 +40,8 @@ RECALL = 0.85  # of guesses that the next layer's router asks for (0.89 and 0.72
 _POSITIONS = 256  # of context, in which steps are repeated
 _BATCH = 512
 _TILE_BYTES = 8 << 20
+_PAGE = 4096
+PROMPT_LAYERS = 4  # of a prompt's batch, which is bound by computing: one of each kind where kinds alternate
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -76,14 +80,14 @@ def drawn_memory(size: int) -> torch.Tensor:
 
     Equal pages may be one page to the machine's host, and look faster than RAM.
     """
-    memory = torch.frombuffer(aligned_memory(-(-size // 4096) * 4096), dtype=torch.uint8)
+    memory = torch.frombuffer(aligned_memory(-(-size // _PAGE) * _PAGE), dtype=torch.uint8)
     tile = torch.randint(0, 256, (min(_TILE_BYTES, memory.numel()),), dtype=torch.uint8)
     tile &= 0xBF  # the top bit of the exponent is 0: no infinity, no NaN
     tile |= 0x20  # and its third is 1: no denormal number
     for first in range(0, memory.numel(), tile.numel()):
         part = memory[first : first + tile.numel()]
         part.copy_(tile[: part.numel()])
-    pages = memory.view(-1, 4096)
+    pages = memory.view(-1, _PAGE)
     pages[:, :8] = (torch.randint(0, 256, (len(pages), 8), dtype=torch.uint8) & 0xBF) | 0x20
     return memory[:size]
 
@@ -98,7 +102,7 @@ class Rehearsal:
         self, subject: Subject, reader: DiskReader, kernels: Kernels, memory_limit: int, recall: float = RECALL
     ) -> None:
         self._subject, self._reader, self._kernels, self._recall = subject, reader, kernels, recall
-        self.weights = _drawn_weights(subject.dense)
+        self.weights, self.memory = _drawn_weights(subject.dense)
         shape = subject.footprint
         self.num_layers = self._layers_within(memory_limit)
         self.num_moe_layers = sum(layer < self.num_layers for layer in subject.experts.layers)
@@ -109,6 +113,8 @@ class Rehearsal:
             raise EngineError("bench.memory", text, "Close other programs.")
         slots = shape.top_k * (self.num_moe_layers + 2)
         self._arena = RamArena(shape.slot_bytes, slots)
+        for slot in range(slots):  # a first touch within a token would count as its own time
+            self._arena.tensor(slot)[::_PAGE] = 0
         self.begin()
 
     def _layers_within(self, limit: int) -> int:
@@ -128,10 +134,9 @@ class Rehearsal:
         script = Script(experts, top_k, cache)
         script.recall = self._recall
         budget = SlotBudget(cache, arena, arena.num_slots, 0, lambda: 1 << 60)
-        self._runner = _Scripted(
-            experts, binder, self._subject.config.math, cache, arena, self._reader, self._kernels, Meter(), script.look_ahead,
-            budget,
-        )  # fmt: skip
+        table, meter = SlotTable(arena, binder, self._kernels), Meter()
+        lanes = CpuLane(table, self._kernels, self._subject.config.math, meter, experts.expert_bytes)
+        self._runner = _Scripted(experts, cache, arena, table, self._reader, lanes, meter, script.look_ahead, budget)
         self._runner.script = script
         first = [(layer, expert) for layer in experts.layers for expert in range(top_k)]
         self._runner.load(first, 60.0, lambda _: None)
@@ -141,7 +146,7 @@ class Rehearsal:
         kv = KvCache(max(1, num_layers), shape.num_kv_heads, shape.head_dim, context)
         model = self._subject.architecture.load().build(config, self.weights, self._kernels)
         policy = Heat((0,), 1)  # the runner's own decides
-        return Session(model, kv, self._runner, policy, self._reader, Meter(), 0)
+        return Session(Parts(model, kv, self._runner, policy, Meter()), self._reader)
 
     def around(self, seconds: float) -> list[float]:
         """Seconds of tokens without their layers."""
@@ -157,8 +162,8 @@ class Rehearsal:
         return Steps(script.misses - before, times)
 
     def prompt(self, tokens: int, seconds: float) -> float:
-        """Seconds of a batch through one layer without its experts, the best of some."""
-        runner, session = self._runner, self._session(self.num_layers, _BATCH)
+        """Seconds of a batch through the first `PROMPT_LAYERS` layers without their experts, the best of some."""
+        runner, session = self._runner, self._session(min(PROMPT_LAYERS, self.num_layers), _BATCH)
         runner.script.is_silent = True
         best, begun = float("inf"), time.perf_counter()
         while True:
@@ -231,8 +236,9 @@ def _timed_steps(session: Session, seconds: float) -> list[float]:
     return times
 
 
-def _drawn_weights(dense: Dense) -> Weights:
-    """Every dense tensor as a piece of one memory that is larger than the caches; neighbours in use do not overlap."""
+def _drawn_weights(dense: Dense) -> tuple[Weights, torch.Tensor]:
+    """Every dense tensor as a piece of one memory that is larger than the caches, and that memory; neighbours in use do not
+    overlap."""
     size = max(_CACHE_BYTES, *(ref.nbytes for ref in dense.refs))
     memory, position = drawn_memory(size), 0
 
@@ -247,7 +253,7 @@ def _drawn_weights(dense: Dense) -> Weights:
     for stem, (layout, parts) in dense.layouts.items():
         matrices[stem] = layout.bind({suffix: piece(parts[suffix]) for suffix in layout.parts})
     vectors = {name: piece(ref).view(_FLOATS[ref.dtype]).float() for name, ref in dense.vectors.items()}
-    return Weights(matrices, vectors)
+    return Weights(matrices, vectors), memory
 
 
 def layer_matrices(dense: Dense, weights: Weights, num_layers: int) -> Sequence[Weight]:

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
+from engine.errors import EngineError
 from engine.experts.policy import Expert, Heat
 from engine.experts.run import ExpertRunner
 from engine.experts.trace import Recorder
@@ -12,41 +14,55 @@ from engine.kv.cache import KvCache
 from engine.meter import Link, Meter, Phase, Traffic, merged
 from engine.models.layers import Model
 from engine.plan.plan import PREFILL_CHUNK
+from engine.tiers.copy import DeviceLost
 from engine.tiers.disk import DiskReader
 from engine.tiers.rows import RowStore
+
+_GIVEN_BACK = 0.25  # of a device's slots, once its memory is full
 
 
 class Cancelled(Exception):  # noqa: N818 - an outcome, not an error
     """The pass was given up at a layer's edge; the session stands where it stood before the pass."""
 
 
-class Session:
-    """Tokens that the cache holds, and the logits after them. Not thread-safe.
+@dataclass(eq=False)
+class Parts:
+    """What a session runs on. `dense_bytes` is what each pass reads beside the experts, for the meter.
 
-    `dense_bytes` is what each pass reads beside the experts, for the meter. With `rows` the model's embedding is the table of
-    the rows that these hold, and tokens are handed to it by their places there.
+    With `rows` the model's embedding is the table of the rows that these hold, and tokens are handed to it by their places
+    there. `dense_link` is where the dense weights lie: RAM or VRAM.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        kv: KvCache,
-        experts: ExpertRunner,
-        policy: Heat,
-        reader: DiskReader,
-        meter: Meter,
-        dense_bytes: int,
-        rows: RowStore | None = None,
-    ) -> None:
-        self._model, self._kv, self._experts, self._policy = model, kv, experts, policy
-        self._reader, self._meter, self._dense_bytes, self._rows = reader, meter, dense_bytes, rows
+    model: Model
+    kv: KvCache
+    experts: ExpertRunner
+    policy: Heat
+    meter: Meter
+    dense_bytes: int = 0
+    rows: RowStore | None = None
+    dense_link: Link = Link.RAM
+
+
+FallBack = Callable[[str], Parts]
+"""Parts that need no device, given what became of the device. Raises `EngineError`."""
+
+
+class Session:
+    """Tokens that the cache holds, and the logits after them. Not thread-safe. `chunk` tokens of a prompt are read at once.
+
+    Where a device is lost it goes on with the parts that `fall_back` gives, and reads its tokens again.
+    """
+
+    def __init__(self, parts: Parts, reader: DiskReader, chunk: int | None = None, fall_back: FallBack | None = None) -> None:
+        self._parts, self._reader, self._fall_back = parts, reader, fall_back
+        self._chunk = chunk or PREFILL_CHUNK
         self.tokens: list[int] = []
         self.recorder: Recorder | None = None  # of routing, for `stoker trace record`
         self._request = -1
 
     @property
     def capacity(self) -> int:
-        return self._kv.capacity
+        return self._parts.kv.capacity
 
     def reusable(self, tokens: Sequence[int]) -> int:
         """How many leading tokens need not be read again; at least the last one always is, for its logits."""
@@ -55,7 +71,7 @@ class Session:
             if ours != theirs:
                 break
             common += 1
-        return self._kv.reachable(common)
+        return self._parts.kv.reachable(common)
 
     def sync(
         self,
@@ -71,71 +87,117 @@ class Session:
         assert 0 < len(tokens) <= self.capacity, f"{len(tokens)} tokens do not fit {self.capacity}"
         self._reader.check_files()
         self._request += 1
-        self.rewind(self.reusable(tokens))
-        assert len(self.tokens) == self._kv.length, "what is reusable need not be read again"
-        logits, records = torch.empty(0), []
-        while len(self.tokens) < len(tokens):
-            chunk = tokens[len(self.tokens) : len(self.tokens) + PREFILL_CHUNK]
-            self._begin(Phase.PREFILL, len(chunk))
-            logits = self._forward(chunk, should_stop)
-            records.append(self._end())
-            self._kv.mark()
-            progress(len(self.tokens), records[-1])
-        return logits, merged(records)
+        while True:
+            try:
+                return self._sync(tokens, should_stop, progress)
+            except DeviceLost as lost:
+                self._go_on_without(lost)
 
     def step(self, token: int, should_stop: Callable[[], bool] = lambda: False) -> tuple[torch.Tensor, Traffic]:
         """Append one token; returns the logits [V] after it and the traffic. Raises `Cancelled` and `EngineError`.
 
-        After a `rewind` into the midst of what recurrent layers remember, what they have lost is read again first.
+        What the cache has lost is read again first: recurrent layers after a `rewind`, all of them with a lost device.
         """
-        while lost := self.tokens[self._kv.length :]:
-            chunk = lost[:PREFILL_CHUNK]
-            self._begin(Phase.PREFILL, len(chunk))
-            self._forward(chunk, should_stop, is_known=True)
-            self._end()
-        if len(self.tokens) % PREFILL_CHUNK == 0:
-            self._kv.mark()
-        self._begin(Phase.DECODE, 1)
-        logits = self._forward([token], should_stop)
-        return logits, self._end()
+        while True:
+            try:
+                return self._step(token, should_stop)
+            except DeviceLost as lost:
+                self._go_on_without(lost)
+
+    def _sync(
+        self, tokens: Sequence[int], should_stop: Callable[[], bool], progress: Callable[[int, Traffic], None]
+    ) -> tuple[torch.Tensor, Traffic]:
+        self.rewind(self.reusable(tokens))
+        assert len(self.tokens) == self._parts.kv.length, "what is reusable need not be read again"
+        logits, records = torch.empty(0), []
+        while len(self.tokens) < len(tokens):
+            chunk = tokens[len(self.tokens) : len(self.tokens) + self._chunk]
+            logits, traffic = self._pass(Phase.PREFILL, chunk, should_stop)
+            records.append(traffic)
+            self._parts.kv.mark()
+            progress(len(self.tokens), traffic)
+        return logits, merged(records)
+
+    def _step(self, token: int, should_stop: Callable[[], bool]) -> tuple[torch.Tensor, Traffic]:
+        while lost := self.tokens[self._parts.kv.length :]:
+            self._pass(Phase.PREFILL, lost[: self._chunk], should_stop, is_known=True)
+        if len(self.tokens) % self._chunk == 0:
+            self._parts.kv.mark()
+        return self._pass(Phase.DECODE, [token], should_stop)
+
+    def _go_on_without(self, lost: DeviceLost) -> None:
+        """Everything that the device held is gone; the tokens are not."""
+        if self._fall_back is None:
+            raise EngineError("device.lost", f"The graphics device stopped: {lost}.", "Load the model again.") from lost
+        fall_back, self._fall_back = self._fall_back, None
+        del self._parts  # its memory is needed
+        self._parts = fall_back(str(lost))
 
     def rewind(self, length: int) -> None:
         """Forget everything after the first `length` tokens."""
-        self._kv.truncate(length)
+        self._parts.kv.truncate(length)
         del self.tokens[length:]
 
     @property
     def num_slots(self) -> int:
         """Experts that RAM holds at present: fewer while other programs need the memory."""
-        return self._experts.num_slots
+        return self._parts.experts.num_slots
 
     def heat(self) -> dict[Expert, float]:
         """How much each expert was used of late, for the next start."""
-        return self._policy.heat()
+        return self._parts.policy.heat()
 
-    def _begin(self, phase: Phase, tokens: int) -> None:
+    @property
+    def notice(self) -> str:
+        """A sentence on a part of the memory that helps nobody; empty when all is well."""
+        return self._parts.experts.notice
+
+    def _pass(
+        self, phase: Phase, tokens: Sequence[int], should_stop: Callable[[], bool], *, is_known: bool = False
+    ) -> tuple[torch.Tensor, Traffic]:
+        """Logits [V] after tokens that follow what the cache holds, and what that moved; `is_known` says that the timeline has
+        them already. A device whose memory is full gives slots back, and the pass is tried once more."""
+        for attempt in (1, 2):
+            try:
+                return self._attempt(phase, tokens, should_stop, is_known=is_known)
+            except torch.OutOfMemoryError as error:
+                if attempt == 2 or not self._parts.experts.shrink(_GIVEN_BACK):
+                    raise DeviceLost("its memory is full") from error
+            except torch.AcceleratorError as error:
+                raise DeviceLost(str(error).partition("\n")[0]) from error
+        raise AssertionError("the second attempt ends it")
+
+    def _attempt(
+        self, phase: Phase, tokens: Sequence[int], should_stop: Callable[[], bool], *, is_known: bool
+    ) -> tuple[torch.Tensor, Traffic]:
+        parts, meter = self._parts, self._parts.meter
         self._reader.take_busy_seconds()
-        self._meter.begin(phase, tokens)
-        self._experts.begin(phase)
+        meter.begin(phase, len(tokens))
+        parts.experts.begin(phase)
         if self.recorder is not None:
             self.recorder.begin(self._request, phase, len(self.tokens))
-
-    def _end(self) -> Traffic:
-        self._meter.add(Link.DISK, 0, self._reader.take_busy_seconds())
+        logits = self._forward(tokens, should_stop)
+        parts.kv.advance(len(tokens))
+        if not is_known:
+            self.tokens.extend(tokens)
+        parts.experts.end()
+        meter.add(Link.DISK, 0, self._reader.take_busy_seconds())
         if self._reader.notice:  # what the file cache served did not come from the drive
-            self._meter.derived.add(Link.DISK)
-        return self._meter.end()
+            meter.derived.add(Link.DISK)
+        return logits, meter.end()
 
     def _embedded(self, tokens: Sequence[int]) -> Sequence[int]:
-        if self._rows is None:
+        rows = self._parts.rows
+        if rows is None:
             return tokens
-        places, nbytes = self._rows.places(tokens)
-        self._meter.add(Link.DISK, nbytes, 0.0)
+        places, nbytes = rows.places(tokens)
+        self._parts.meter.add(Link.DISK, nbytes, 0.0)
         return places
 
     @torch.inference_mode()
-    def _forward(self, tokens: Sequence[int], should_stop: Callable[[], bool], *, is_known: bool = False) -> torch.Tensor:
-        """Logits [V] after tokens that follow what the cache holds; `is_known` says that the timeline has them already."""
+    def _forward(self, tokens: Sequence[int], should_stop: Callable[[], bool]) -> torch.Tensor:
+        """Logits [V], in the host's memory."""
+        parts = self._parts
         begun, in_experts = time.perf_counter(), 0.0
 
         def experts(layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -145,14 +207,11 @@ class Session:
             if self.recorder is not None:
                 self.recorder.add(layer, ids.tolist(), weights.tolist())
             entered = time.perf_counter()
-            y = self._experts(layer, x, ids, weights)
+            y = parts.experts(layer, x, ids, weights)
             in_experts += time.perf_counter() - entered
             return y
 
-        logits = self._model(torch.tensor(self._embedded(tokens)), self._kv, experts)
-        self._kv.advance(len(tokens))
-        if not is_known:
-            self.tokens.extend(tokens)
-        kv_bytes = self._kv.length * self._kv.bytes_per_token
-        self._meter.add(Link.RAM, self._dense_bytes + kv_bytes, time.perf_counter() - begun - in_experts)
+        logits = parts.model(torch.tensor(self._embedded(tokens)), parts.kv, experts).cpu()
+        kv_bytes = (parts.kv.length + len(tokens)) * parts.kv.bytes_per_token
+        parts.meter.add(parts.dense_link, parts.dense_bytes + kv_bytes, time.perf_counter() - begun - in_experts)
         return logits

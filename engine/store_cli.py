@@ -14,11 +14,13 @@ from typing import Any, Protocol
 from engine.errors import EngineError
 from engine.models.registry import SUPPORTED
 from engine.protocol import DownloadAction, DownloadJob, DownloadProgress, DownloadState, ModelEntry
-from engine.store.library import add_folder, data_folder, list_models, models_folder
-from engine.store.records import Records
+from engine.store.library import add_folder, data_folder, find_model, list_models, models_folder
+from engine.store.records import Record, Records
 from engine.units import format_bytes, parse_bytes
 
 Run = Callable[[argparse.Namespace], int]
+_LEAST_RATE = 1000  # bytes per second
+_RETRIES = 5  # where nobody looks on: half a minute
 
 
 class Bar(Protocol):
@@ -68,12 +70,15 @@ def _pull(options: argparse.Namespace) -> int:
     from engine.store.run import Bench, run_job, run_queue
     from engine.store.web import Line, tls_context
 
-    limit = parse_bytes(options.limit) if options.limit else 0
+    limit = 0 if options.limit is None else _rate(options.limit)
     logging.getLogger("filelock").setLevel(logging.WARNING)
     jobs, bar = Jobs(data_folder()), options.make_bar("Downloading", options.json)
-    line = Line(default_access(), tls_context(), Patience(), Throttle(limit))
-    stopped = threading.Event()
-    bench = Bench(data_folder(), line, stopped.is_set, lambda progress: _show(bar, progress))
+    is_watched = sys.stderr.isatty()
+    patience = Patience() if is_watched else Patience(retries=_RETRIES)
+    line = Line(default_access(), tls_context(), patience, Throttle(limit))
+    stopped, trouble = threading.Event(), _Trouble()
+    show = (lambda progress: _show(bar, progress)) if is_watched else trouble.show
+    bench = Bench(data_folder(), line, stopped.is_set, show)
     previous = signal.signal(signal.SIGINT, lambda *_: stopped.set())
     try:
         if options.repo is None:
@@ -91,12 +96,34 @@ def _pull(options: argparse.Namespace) -> int:
     return _tell_job(jobs.find(job.repo), options.json)
 
 
+def _rate(text: str) -> int:
+    """Bytes per second. Raises `EngineError` for one at which nothing would come."""
+    limit = parse_bytes(text)
+    if limit < _LEAST_RATE:
+        hint = f"Give {format_bytes(_LEAST_RATE)} or more, or leave --limit out."
+        raise EngineError("cli.limit", f"At --limit {text} nothing would come.", hint)
+    return limit
+
+
 def _verify_all(repo: str, bar: Bar) -> None:
     from engine.store.verify import verify
 
     records = Records(data_folder())
     for record in records.of_repo(repo):
         verify(records, record, lambda done, total: bar.show_stage("Comparing checksums", done, total), lambda: False)
+
+
+class _Trouble:
+    """What a download waits for, a line each, where no bar shows it."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+
+    def show(self, progress: DownloadProgress) -> None:
+        job = progress.job
+        if job.state is DownloadState.RUNNING and job.text not in ("", self._shown):
+            print(f"{job.repo}: {job.text}", file=sys.stderr, flush=True)
+            self._shown = job.text
 
 
 def _show(bar: Bar, progress: DownloadProgress) -> None:
@@ -147,6 +174,10 @@ def _models(options: argparse.Namespace) -> int:
     bar = options.make_bar("Comparing", options.json)
     if "" in (options.add, options.forget, options.verify):
         raise EngineError("cli.empty", "An empty name is given.", "Name a folder or a model.")
+    asked = [name for name in ("add", "forget", "verify", "move") if getattr(options, name)]
+    if len(asked) > 1:
+        text = f"--{asked[0]} and --{asked[1]} are given together."
+        raise EngineError("cli.actions", text, "Give one of them at a time.")
     if options.add:
         add_folder(Path(options.add), records)
     if options.forget:
@@ -174,10 +205,9 @@ def _row(entry: ModelEntry) -> str:
 
 def _verify(records: Records, name: str, bar: Bar) -> None:
     from engine.store.jobs import Jobs
-    from engine.store.remove import record_for
     from engine.store.verify import verify
 
-    record = record_for(records, name)
+    record = _record_of(records, name)
     with Jobs(data_folder()).held(record.repo):
         damaged = verify(records, record, lambda done, total: bar.show_stage("Comparing", done, total), lambda: False)
     if damaged:
@@ -188,19 +218,29 @@ def _verify(records: Records, name: str, bar: Bar) -> None:
 def _move(records: Records, name: str, folder: str, bar: Bar) -> None:
     from engine.store.jobs import Jobs
     from engine.store.moves import move
-    from engine.store.remove import record_for
 
-    record = record_for(records, name)
+    record = _record_of(records, name)
     with Jobs(data_folder()).held(record.repo):
         move(records, record, Path(folder), lambda done, total: bar.show_stage("Moving", done, total), lambda: False)
 
 
+def _record_of(records: Records, name: str) -> Record:
+    """Of a model that Stoker brought. Raises `EngineError`, which tells one that is here from a name that nobody has."""
+    from engine.store.remove import record_for
+
+    try:
+        return record_for(records, name)
+    except EngineError:
+        find_model(name, models_folder())
+        raise
+
+
 def _remove(options: argparse.Namespace) -> int:
     from engine.store.jobs import Jobs
-    from engine.store.remove import files_of, record_for, remove
+    from engine.store.remove import files_of, remove
 
     records = Records(data_folder())
-    record = record_for(records, options.model)
+    record = _record_of(records, options.model)
     found, nbytes = files_of(records, record)
     amount = format_bytes(nbytes)
     if not options.yes:

@@ -56,6 +56,7 @@ def add_trace(verbs: Any, run_record: Callable[[argparse.Namespace], int]) -> No
     record.add_argument("--model", help="name of a model, or its folder (demo)")
     record.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
     record.add_argument("--context", type=int, metavar="N", help="tokens of context")
+    record.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that are read at once")
     record.add_argument("--max-tokens", type=int, default=256, metavar="N", help="length of each answer (256)")
     record.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     record.set_defaults(run=run_record)

@@ -15,6 +15,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.backends.child import Child
 from engine.protocol import (
+    NO_REASONING,
     PROTOCOL_VERSION,
     Cancel,
     ChatMessage,
@@ -29,6 +30,7 @@ from engine.protocol import (
     Models,
     Progress,
     ProtocolError,
+    Reasoning,
     Sampling,
     Started,
     Text,
@@ -148,8 +150,8 @@ class LocalEngine(QObject):
             return self._wanted.request_id
         return self._request(self._wanted)
 
-    def generate(self, messages: tuple[ChatMessage, ...], sampling: Sampling) -> int:
-        return self._request(Generate(self._next_id(), messages, sampling))
+    def generate(self, messages: tuple[ChatMessage, ...], sampling: Sampling, reasoning: Reasoning = NO_REASONING) -> int:
+        return self._request(Generate(self._next_id(), messages, sampling, reasoning))
 
     def cancel(self, request_id: int) -> None:
         """Its `finished` follows. Does nothing for a request that is already answered."""

@@ -7,7 +7,7 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -26,6 +26,16 @@ _MIGRATIONS: tuple[Migration, ...] = (
         )""",
         "CREATE INDEX messages_by_chat ON messages(chat_id, id)",
     ),
+    (
+        "ALTER TABLE chats ADD COLUMN reasoning TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE messages ADD COLUMN thought TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE messages ADD COLUMN calls TEXT NOT NULL DEFAULT '[]'",
+        """UPDATE messages SET thought = trim(substr(content, 8, instr(content, '</think>') - 8), char(32, 10)),
+            content = ltrim(substr(content, instr(content, '</think>') + 8), char(32, 10))
+            WHERE role = 'assistant' AND content LIKE '<think>%' AND instr(content, '</think>') > 0""",
+        """UPDATE messages SET thought = trim(substr(content, 8), char(32, 10)), content = ''
+            WHERE role = 'assistant' AND content LIKE '<think>%'""",
+    ),
 )
 _DELETED_KEPT_SECONDS = 24 * 3600.0  # long enough for undo, then the text is really gone
 _REASONS = {
@@ -34,8 +44,8 @@ _REASONS = {
     sqlite3.SQLITE_BUSY: "another program is using the file",
     sqlite3.SQLITE_IOERR: "the drive reports an error",
 }
-_CHAT = "id, title, created, updated"
-_MESSAGE = "id, chat_id, role, content, state, stats, created"
+_CHAT = "id, title, created, updated, reasoning"
+_MESSAGE = "id, chat_id, role, content, state, stats, created, thought, calls"
 
 
 class NotSavedError(Exception):
@@ -81,6 +91,8 @@ class StoredMessage:
     state: MessageState
     stats: AnswerStats | None
     created: float  # seconds since 1970
+    thought: str = ""  # of an answer, before it
+    calls: tuple[str, ...] = ()  # of tools, each with the tool's name in its first line
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,7 @@ class Chat:
     title: str
     created: float
     updated: float  # when the last message was added
+    reasoning: str = ""  # key of what was chosen for it, see `reasoning_words`
 
 
 class ChatStore:
@@ -140,6 +153,13 @@ class ChatStore:
             self._db.execute("UPDATE chats SET title = ? WHERE id = ?", (title, chat_id))
 
     @_saving()
+    def set_reasoning(self, chat_id: int, key: str) -> None:
+        if draft := self._drafts.get(chat_id):
+            self._drafts[chat_id] = replace(draft, reasoning=key)
+        else:
+            self._db.execute("UPDATE chats SET reasoning = ? WHERE id = ?", (key, chat_id))
+
+    @_saving()
     def delete(self, chat_id: int) -> None:
         """Hidden until `undelete`; erased a day later, when the file is next opened."""
         self._db.execute("UPDATE chats SET deleted = ? WHERE id = ?", (self._clock(), chat_id))
@@ -166,9 +186,8 @@ class ChatStore:
         draft = self._drafts.get(chat_id)
         with _transaction(self._db):
             if draft is not None:
-                self._db.execute(
-                    f"INSERT INTO chats ({_CHAT}) VALUES (?, ?, ?, ?)", (draft.id, draft.title, draft.created, now)
-                )
+                values = (draft.id, draft.title, draft.created, now, draft.reasoning)
+                self._db.execute(f"INSERT INTO chats ({_CHAT}) VALUES (?, ?, ?, ?, ?)", values)
             else:
                 self._db.execute("UPDATE chats SET updated = ? WHERE id = ?", (now, chat_id))
             added = [self._insert(chat_id, *message, now) for message in messages]
@@ -190,11 +209,15 @@ class ChatStore:
         content: str | None = None,
         state: MessageState | None = None,
         stats: AnswerStats | None = None,
+        thought: str | None = None,
+        calls: Sequence[str] | None = None,
     ) -> None:
         """What is None stays as it is."""
+        kept = None if calls is None else json.dumps(calls)
         self._db.execute(
-            "UPDATE messages SET content = ifnull(?, content), state = ifnull(?, state), stats = ifnull(?, stats) WHERE id = ?",
-            (content, state and state.value, stats and json.dumps(asdict(stats)), message_id),
+            """UPDATE messages SET content = ifnull(?, content), state = ifnull(?, state), stats = ifnull(?, stats),
+                thought = ifnull(?, thought), calls = ifnull(?, calls) WHERE id = ?""",
+            (content, state and state.value, stats and json.dumps(asdict(stats)), thought, kept, message_id),
         )
 
     @_saving()
@@ -227,9 +250,11 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _message(row: tuple[int, int, str, str, str, str | None, float]) -> StoredMessage:
-    number, chat_id, role, content, state, stats, created = row
-    return StoredMessage(number, chat_id, role, content, MessageState(state), _stats(stats), created)
+def _message(row: tuple[int, int, str, str, str, str | None, float, str, str]) -> StoredMessage:
+    number, chat_id, role, content, state, stats, created, thought, calls = row
+    return StoredMessage(
+        number, chat_id, role, content, MessageState(state), _stats(stats), created, thought, tuple(json.loads(calls))
+    )
 
 
 def _stats(text: str | None) -> AnswerStats | None:

@@ -211,26 +211,3 @@ def _merged(spans: list[Span]) -> tuple[Span, ...]:
         else:
             merged.append(span)
     return tuple(merged)
-
-
-_THINK, _THINK_END = "<think>", "</think>"
-
-
-@dataclass(frozen=True, slots=True)
-class Thought:
-    """An answer split at its leading <think>…</think>."""
-
-    text: str
-    answer: str
-    open: bool  # the model has not closed it yet
-
-
-def split_thought(content: str) -> Thought:
-    begun = content.lstrip()
-    if not begun.startswith(_THINK):
-        return Thought("", content, open=False)
-    text, end, answer = begun.removeprefix(_THINK).partition(_THINK_END)
-    if not end:  # half of the closing mark would be shown and taken back
-        half = next((size for size in range(len(_THINK_END) - 1, 0, -1) if text.endswith(_THINK_END[:size])), 0)
-        text = text[: len(text) - half]
-    return Thought(text.strip(), answer.lstrip(), open=not end)

@@ -96,6 +96,10 @@ def _check_context(tokens: int) -> str:
     return "" if tokens == 0 or tokens >= 256 else "Write 256 or more, or 0 for automatic."
 
 
+def _check_chunk(tokens: int) -> str:
+    return "" if tokens == 0 or tokens >= 64 else "Write 64 to 2048, or 0 for automatic."
+
+
 def _check_folder(text: str) -> str:
     path = Path(text)
     if not text or (path.is_absolute() and path.parent != path):
@@ -120,6 +124,11 @@ class Settings:
     context = Setting(
         0, "Context", "Tokens of conversation that the model can see; 0 is automatic, else 256 or more. Used at the next load.",
         group="Engine", between=(0, 1_048_576), check=_check_context,
+    )  # fmt: skip
+    prefill_chunk = Setting(
+        0, "Prompt tokens at once", "How many tokens of a prompt are read together: more are faster and take more memory; 0 is "
+        "automatic, else 64 to 2048. Used at the next load.",
+        group="Engine", between=(0, 2048), check=_check_chunk,
     )  # fmt: skip
     temperature = Setting(
         0.7, "Temperature", "0 always takes the likeliest token; higher is more varied.", group="Answers", between=(0.0, 2.0)

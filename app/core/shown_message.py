@@ -1,5 +1,6 @@
 """What a message says about itself, in words. Pure; knows neither how it is drawn nor who answers."""
 
+import re
 from dataclasses import dataclass
 
 from app.core.chats import AnswerStats, MessageState, StoredMessage
@@ -47,7 +48,7 @@ def figures(stats: AnswerStats | None) -> tuple[str, ...]:
 def state_in_words(shown: ShownMessage) -> str:
     """How the answer stands: being written, finished and why, or broken off."""
     message = shown.message
-    if message.state is MessageState.STREAMING and shown.notice and not message.content:
+    if message.state is MessageState.STREAMING and shown.notice and not (message.content or message.thought):
         return shown.notice
     reason = message.stats.stop_reason if message.stats else ""
     if message.state is MessageState.INTERRUPTED and reason == ENGINE_DIED:
@@ -55,6 +56,13 @@ def state_in_words(shown: ShownMessage) -> str:
     if message.state in _STATES:
         return _STATES[message.state]
     return next((words for known, words in _REASONS.items() if known == reason), reason)
+
+
+def call_words(call: str) -> tuple[str, str]:
+    """(what the model wants, the arguments as Markdown) of a call whose first line is the tool's name."""
+    name, _, arguments = call.partition("\n")
+    fence = "`" * (3 + max((len(run) for run in re.findall("`+", arguments)), default=0))
+    return f"Wants to call {name or 'a tool'}", f"{fence}json\n{arguments}\n{fence}"
 
 
 def thought_label(is_open: bool, seconds: float | None, text: str) -> str:

@@ -68,6 +68,7 @@ class Outcome:
     choice: Choice
     expert_ram: str
     context: int
+    prefill_chunk: int
     folder: str
 
 
@@ -169,17 +170,18 @@ class Flow:
     def outcome(self) -> Outcome | None:
         if self.choice is None:
             return None
-        return Outcome(self.choice, self.wishes.expert_ram or "", self.wishes.context or 0, self.folder)
+        wishes = self.wishes
+        return Outcome(self.choice, wishes.expert_ram or "", wishes.context or 0, wishes.prefill_chunk or 0, self.folder)
 
 
 def begin(settings: Settings) -> Flow:
-    wishes = Wishes(settings.expert_ram or None, settings.context or None)
+    wishes = Wishes(settings.expert_ram or None, settings.context or None, settings.prefill_chunk or None)
     return Flow(usual=wishes, wishes=wishes, folder=settings.download_folder)
 
 
-def contexts(least: int, most: int, now: int) -> tuple[int, ...]:
-    """The lengths on offer: powers of two between the limits, the limits, and the present one."""
-    powers = (1 << number for number in range(8, 24))
+def lengths(least: int, most: int, now: int) -> tuple[int, ...]:
+    """Tokens on offer: powers of two between the limits, the limits, and the present number."""
+    powers = (1 << number for number in range(6, 24))
     return tuple(sorted({least, most, now, *(size for size in powers if least <= size <= most)}))
 
 

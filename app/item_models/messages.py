@@ -10,8 +10,9 @@ from dataclasses import replace
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, Qt, QTimer
 
 from app.core.chats import AnswerStats, MessageState, StoredMessage
-from app.core.markdown import split_thought
+from app.core.said import Said
 from app.core.shown_message import ShownMessage
+from engine.protocol import Text
 
 UPDATE_MS = 67  # 15 Hz
 
@@ -23,7 +24,8 @@ class MessagesModel(QAbstractListModel):
         super().__init__(parent)
         self._clock = clock
         self._shown: list[ShownMessage] = []
-        self._pending: list[str] = []
+        self._pending: list[Text] = []
+        self._said = Said()  # the last message, as far as the view knows it
         self._thinking_since: float | None = None
         self._updates = QTimer(self, interval=UPDATE_MS, singleShot=True)
         self._updates.timeout.connect(self.flush)
@@ -46,16 +48,16 @@ class MessagesModel(QAbstractListModel):
         return [shown.message for shown in self._shown]
 
     def reset(self, messages: Sequence[StoredMessage]) -> None:
-        self._forget_pending()
         self.beginResetModel()
         self._shown = [ShownMessage(message) for message in messages]
+        self._forget_pending()
         self.endResetModel()
 
     def add(self, message: StoredMessage, notice: str = "") -> None:
-        self._forget_pending()
         row = len(self._shown)
         self.beginInsertRows(QModelIndex(), row, row)
         self._shown.append(ShownMessage(message, notice=notice))
+        self._forget_pending()
         self.endInsertRows()
 
     def remove_from(self, message_id: int) -> None:
@@ -63,9 +65,9 @@ class MessagesModel(QAbstractListModel):
         row = next((i for i, shown in enumerate(self._shown) if shown.message.id == message_id), None)
         if row is None:
             return
-        self._forget_pending()
         self.beginRemoveRows(QModelIndex(), row, len(self._shown) - 1)
         del self._shown[row:]
+        self._forget_pending()
         self.endRemoveRows()
 
     # The answer that is being written is always the last message.
@@ -73,7 +75,7 @@ class MessagesModel(QAbstractListModel):
     def set_notice(self, notice: str) -> None:
         self._change_last(notice=notice)
 
-    def append_text(self, text: str, stats: AnswerStats) -> None:
+    def append_text(self, text: Text, stats: AnswerStats) -> None:
         self._pending.append(text)
         self._change_last(replace(self._shown[-1].message, stats=stats))
 
@@ -87,7 +89,7 @@ class MessagesModel(QAbstractListModel):
     @property
     def last_content(self) -> str:
         """The answer so far, also what the view has not been told yet."""
-        return self._shown[-1].message.content + "".join(self._pending)
+        return self._said.plus(self._pending).content
 
     def flush(self) -> None:
         """Tell the view now."""
@@ -100,17 +102,17 @@ class MessagesModel(QAbstractListModel):
     def _take_pending(self) -> None:
         shown = self._shown[-1]
         if self._pending:
-            content = shown.message.content + "".join(self._pending)
+            said = self._said = self._said.plus(self._pending)
             self._pending.clear()
-            shown = replace(shown, message=replace(shown.message, content=content))
-            self._shown[-1] = self._with_thought_time(shown)
+            message = replace(shown.message, content=said.content, thought=said.thought, calls=said.calls)
+            self._shown[-1] = self._with_thought_time(replace(shown, message=message))
 
     def _with_thought_time(self, shown: ShownMessage) -> ShownMessage:
-        if shown.thought_seconds is not None or "<think>" not in shown.message.content:
+        if shown.thought_seconds is not None or not self._said.thought:
             return shown
         if self._thinking_since is None:
             self._thinking_since = self._clock()
-        if split_thought(shown.message.content).open:
+        if self._said.is_thinking:
             return shown
         return replace(shown, thought_seconds=self._clock() - self._thinking_since)
 
@@ -124,3 +126,5 @@ class MessagesModel(QAbstractListModel):
         self._updates.stop()
         self._pending.clear()
         self._thinking_since = None
+        last = self._shown[-1].message if self._shown else None
+        self._said = Said() if last is None else Said(last.content, last.thought, last.calls)

@@ -8,12 +8,11 @@ from PySide6.QtGui import QColor, QEnterEvent, QGuiApplication, QPainter, QPaint
 from PySide6.QtWidgets import QLabel, QPushButton, QWidget
 
 from app.core.chats import MessageState
-from app.core.markdown import split_thought
-from app.core.shown_message import ShownMessage, figures, state_in_words
+from app.core.shown_message import ShownMessage, call_words, figures, state_in_words, thought_label
 from app.widgets.answer_pieces import AnswerPieces
+from app.widgets.folded_block import FoldedBlock
 from app.widgets.palette import Palette
 from app.widgets.rich_text import RichText
-from app.widgets.thought_block import ThoughtBlock
 
 _BUBBLE_SHARE = 0.86
 _BUBBLE_PADDING = (14, 10)
@@ -99,9 +98,11 @@ class AnswerMessage(QWidget):
         self._palette = palette
         self._answer = ""
         self._pieces = AnswerPieces(self, palette, palette.text, self.resized.emit)
-        self._thought = ThoughtBlock(palette, self)
+        tip = "Show or hide what the model thought first"
+        self._thought = FoldedBlock(palette, "What the model thought", tip, self)
         self._thought.folded.connect(self.resized)
         self._thought.hide()
+        self._calls: list[FoldedBlock] = []
         self._error = _label("bad", self)
         self._error.setWordWrap(True)
         self._error.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -114,14 +115,29 @@ class AnswerMessage(QWidget):
         self._again.hide()
 
     def set_message(self, shown: ShownMessage) -> None:
-        is_open = shown.message.state is MessageState.STREAMING
-        thought = split_thought(shown.message.content)
-        self._answer = "" if is_open and "<think>".startswith(thought.answer.strip()) else thought.answer
-        self._thought.set_thought(thought.text, is_open and thought.open, shown.thought_seconds)
-        self._thought.setVisible(bool(thought.text) or (is_open and thought.open))
+        message = shown.message
+        is_open = message.state is MessageState.STREAMING
+        is_thinking = is_open and not message.content and not message.calls
+        self._answer = message.content
+        label = thought_label(is_thinking, shown.thought_seconds, message.thought)
+        self._thought.set_text(label, message.thought, is_growing=is_thinking)
+        self._thought.setVisible(bool(message.thought))
         self._pieces.set_text(self._answer, is_growing=is_open)
         self._pieces.set_caret(is_open)
+        self._show_calls(message.calls)
         self._show_state(shown)
+
+    def _show_calls(self, calls: tuple[str, ...]) -> None:
+        while len(self._calls) < len(calls):
+            tip = "Show or hide what the tool would be given. Stoker runs no tools."
+            block = FoldedBlock(self._palette, "Arguments of the call", tip, self)
+            block.folded.connect(self.resized)
+            block.show()
+            self._calls.append(block)
+        while len(self._calls) > len(calls):
+            self._calls.pop().deleteLater()
+        for block, call in zip(self._calls, calls, strict=True):
+            block.set_text(*call_words(call), is_growing=False)
 
     def _show_state(self, shown: ShownMessage) -> None:
         message = shown.message
@@ -150,6 +166,10 @@ class AnswerMessage(QWidget):
             top = height + 10
         if self._pieces.widgets:
             top = self._pieces.place(0, top, width) + 4
+        for block in self._calls:
+            height = block.relayout(width)
+            block.setGeometry(0, top + 4, width, height)
+            top += height + 8
         if self._error.isVisibleTo(self):
             height = self._error.heightForWidth(width)
             self._error.setGeometry(0, top, width, height)

@@ -1,14 +1,31 @@
-"""Gives expert slots back while other programs need the memory, and takes them again later. Knows bytes, no experts."""
+"""Gives expert slots back while other programs need the memory, and takes them again later. Knows bytes, no experts.
+
+The same for RAM and for a graphics card's memory.
+"""
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from engine.experts.cache import ExpertCache
-from engine.tiers.arena import RamArena
 
 _LOOK_SECONDS = 0.25  # between two looks at the system, which take about 0.2 ms
 _PATIENCE_SECONDS = 5.0  # before memory that has become free is taken, since who gave it may want it back
 _STEP_BYTES = 128 << 20  # at least, so that a slow leak elsewhere does not cost a slot with every look
+
+
+class Slots(Protocol):
+    """An arena."""
+
+    stride: int
+    num_slots: int
+
+    def give_back(self, first: int) -> None:
+        """The slots from `first` on need no memory."""
+
+    def take_back(self, count: int) -> int:
+        """Have memory for the first `count` slots again; for how many there is some."""
+        ...
 
 
 class SlotBudget:
@@ -20,7 +37,7 @@ class SlotBudget:
     def __init__(
         self,
         cache: ExpertCache,
-        arena: RamArena,
+        arena: Slots,
         least: int,
         reserve_bytes: int,
         room: Callable[[], int],
@@ -43,11 +60,20 @@ class SlotBudget:
         elif self.num_slots < self._arena.num_slots and now - self._changed_at >= _PATIENCE_SECONDS and spare > 2 * _STEP_BYTES:
             self._resize(min(self._arena.num_slots, self.num_slots + spare // 2 // self._arena.stride), now)
 
+    def shrink(self, share: float) -> bool:
+        """Give that share of the slots back at once, because memory was refused. False where there are none to spare."""
+        wanted = max(self._least, int(self.num_slots * (1 - share)))
+        if wanted == self.num_slots:
+            return False
+        self._resize(wanted, self._clock())
+        return True
+
     def _resize(self, num_slots: int, now: float) -> None:
         self._changed_at = now
         if num_slots < self.num_slots:
             self._cache.retire(range(num_slots, self.num_slots))
             self._arena.give_back(num_slots)
         else:
+            num_slots = max(self.num_slots, self._arena.take_back(num_slots))
             self._cache.restore(range(self.num_slots, num_slots))
         self.num_slots = num_slots

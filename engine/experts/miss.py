@@ -25,6 +25,7 @@ _REGRET = 0.008  # of all time, that trials and probes may cost
 _LEAST_GAP = 8  # tokens between trials
 _BARRED_TOKENS = 512  # for a split that disappointed
 _PROBE_GAP = 20  # tokens after which a lane that is not used is tried with one expert of one layer
+_PROBE_PATIENCE = 4  # tokens that a probe waits for a layer-step with a single miss
 _MOST_PROBE_GAP = 40
 _WORTH_A_TRIAL = 1.3  # times the predicted seconds of the split in use
 _LONG = 1 << 30  # tokens
@@ -130,7 +131,7 @@ class MissPath:
     def split(self, misses: int) -> int:
         """How many of a layer-step's misses to gather; the CPU computes the others. None may be right, or all."""
         gathered = self._split_of(self._now, misses)
-        if misses and (due := self._probe_due()):
+        if misses and (due := self._probe_due(misses)):
             return min(misses, gathered + 1) if due == "link" else max(0, gathered - 1)
         return gathered
 
@@ -185,10 +186,11 @@ class MissPath:
             table[misses] = min(range(misses, -1, -1), key=lambda count: lanes.step(count, misses - count))
         return table[misses]
 
-    def _probe_due(self) -> str | None:
-        """A lane whose cost may have changed unseen. The probe's own price says how often."""
+    def _probe_due(self, misses: int) -> str | None:
+        """A lane whose cost may have changed unseen. The probe's own price says how often; a single miss shows it alone."""
         lane = max(self._unused_tokens, key=self._unused_tokens.__getitem__)
-        return lane if self._unused_tokens[lane] >= self._probe_gap else None
+        patience = 0 if misses == 1 else _PROBE_PATIENCE
+        return lane if self._unused_tokens[lane] >= self._probe_gap + patience else None
 
     def _learn(self, gathered: int, computed: int, link_seconds: float, cpu_seconds: float) -> None:
         """A lane that was alone shows its cost; both together show what they take from each other."""

@@ -103,6 +103,10 @@ class Heat:
             donor = self._following[donor]
         return layer
 
+    def warmth(self, expert: Expert) -> float:
+        """Of one expert, for comparing those of one layer."""
+        return self._layers[expert[0]].heat[expert[1]]
+
     def heat(self) -> dict[Expert, float]:
         """Heat in uses, without the bonus, of all experts that have any."""
         return {

@@ -1,4 +1,4 @@
-"""Computes the routed experts of one layer, wherever their bytes are. Knows slots and bytes, no architecture.
+"""Brings the routed experts of one layer into RAM and has them computed. Knows slots and bytes, no architecture.
 
 Hits are computed first while the misses are read; misses follow in the order in which they land. The sum over a token's
 experts is always taken in routing order, so that placement cannot change even the rounding.
@@ -9,21 +9,19 @@ has run. Those that routing then does not ask for are given up where their read 
 
 import queue
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 
 from engine.checkpoint.experts import ExpertMap
-from engine.experts.bind import ExpertBinder
 from engine.experts.budget import SlotBudget
 from engine.experts.cache import ExpertCache
+from engine.experts.call import Call
+from engine.experts.lanes import Lanes
 from engine.experts.policy import Expert
 from engine.experts.table import SlotTable
 from engine.experts.trust import Trust
-from engine.kernels.kernels import Kernels
-from engine.kernels.weights import ExpertMath
 from engine.meter import Link, Meter, Phase
 from engine.tiers.arena import RamArena, run_bases
 from engine.tiers.disk import DiskReader, Read
@@ -33,6 +31,7 @@ LookAhead = Callable[[int, torch.Tensor], list[Expert]]
 """From a layer and its input x [1, H] to the experts that the next one will probably want, the likeliest first."""
 
 _ONE_BASE = (0,)
+_LONG_SECONDS = 60.0  # for a few experts
 _LOADED_AT_ONCE = 8  # enough for any drive, and few enough to stop in time
 
 
@@ -42,21 +41,18 @@ class ExpertRunner:
     def __init__(
         self,
         experts: ExpertMap,
-        binder: ExpertBinder,
-        math: ExpertMath,
         cache: ExpertCache,
         arena: RamArena,
+        table: SlotTable,
         reader: DiskReader,
-        kernels: Kernels,
+        lanes: Lanes,
         meter: Meter,
         look_ahead: LookAhead,
         budget: SlotBudget,
     ) -> None:
-        self._experts, self._math = experts, math
-        self._cache, self._arena, self._reader = cache, arena, reader
-        self._kernels, self._meter, self._look_ahead, self._budget = kernels, meter, look_ahead, budget
-        self._expert_bytes = experts.expert_bytes
-        self._table = SlotTable(arena, binder, kernels)
+        self._experts, self._cache, self._arena, self._table = experts, cache, arena, table
+        self._reader, self._lanes, self._meter = reader, lanes, meter
+        self._look_ahead, self._budget = look_ahead, budget
         self._landed: queue.SimpleQueue[Landed] = queue.SimpleQueue()
         self._reads: dict[Expert, tuple[Read, int]] = {}  # on their way, and the slot of each
         self._guessed: set[Expert] = set()  # read for the next layer, which has not asked yet
@@ -72,12 +68,27 @@ class ExpertRunner:
     def begin(self, phase: Phase) -> None:
         """A pass follows. Only decoded tokens say what is worth keeping: a prompt passes through the guests' slots."""
         self._is_decode = phase is Phase.DECODE
+        self._lanes.begin_pass(phase)
         self._give_up(self._guessed)  # as a pass that failed or was cancelled may have left them
         self._guessed = set()
         self._unasked.update(self._reads)
         if self._budget.is_due():
             self._settle()
+            self._lanes.release()
             self._budget.adjust()
+
+    def shrink(self, share: float) -> bool:
+        """A device refused memory: give so much of its slots back. False where there is none to give."""
+        return self._lanes.shrink(share)
+
+    @property
+    def notice(self) -> str:
+        """A sentence on what helps nobody; empty when all is well."""
+        return self._lanes.notice
+
+    def end(self) -> None:
+        """The pass is complete."""
+        self._lanes.end_pass()
 
     def load(self, experts: Sequence[Expert], seconds: float, progress: Callable[[int], None]) -> None:
         """Read experts that an earlier run used most, in that order, as far as time allows. What fails is left to later."""
@@ -92,6 +103,13 @@ class ExpertRunner:
                 count += 1
                 progress(count)
 
+    def first_slots(self, count: int) -> list[int]:
+        """The slots of some experts, read now where none is there."""
+        layer = self._experts.layers[0]
+        some = [(layer, expert) for expert in range(min(count, self._experts.num_experts, self.num_slots))]
+        self.load([expert for expert in some if self._cache.lookup(*expert) is None], _LONG_SECONDS, lambda _: None)
+        return [slot for expert in some if (slot := self._cache.lookup(*expert)) is not None]
+
     def _settle(self) -> None:
         """Until nothing is on its way."""
         for expert in list(self._reads):
@@ -101,7 +119,8 @@ class ExpertRunner:
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Weighted sum of each token's experts: x [T, H], ids [T, k], weights [T, k] to [T, H]. Raises `EngineError`."""
-        wanted = [(layer, expert) for expert in dict.fromkeys(ids.flatten().tolist())]
+        call = Call(layer, x, ids, weights)
+        wanted = self._lanes.begin(call)
         while not self._landed.empty():
             self._land(self._landed.get())
         guessed, self._guessed = self._guessed, set()
@@ -111,40 +130,36 @@ class ExpertRunner:
             self._give_up(wrong)
         hits = {expert: slot for expert in wanted if (slot := self._cache.lookup(*expert)) is not None}
         num_hits = sum(expert not in guessed for expert in hits)
-        self._meter.lookups(num_hits, len(wanted) - num_hits)
+        self._meter.lookups(len(call.wanted) - len(wanted) + num_hits, len(wanted) - num_hits)
         self._trust.saw(len(wanted) - num_hits)
-        call = _Call(x, ids, weights, wanted)
         if len(hits) == len(wanted):
             self._guess(layer, x, hits)
-            y = self._compute(call, hits, is_last=True)
+            y = self._lanes.serve(call, hits, is_last=True)
         else:
-            y = self._compute_as_they_land(layer, call, hits, [expert for expert in wanted if expert not in hits])
+            y = self._serve_as_they_land(call, hits, [expert for expert in wanted if expert not in hits])
         if self._is_decode:
             self._cache.touch(layer, [expert for _, expert in wanted])
         assert y is not None, "the last call sums"
         return y
 
-    def _compute_as_they_land(
-        self, layer: int, call: "_Call", hits: dict[Expert, int], misses: Collection[Expert]
-    ) -> torch.Tensor | None:
+    def _serve_as_they_land(self, call: Call, hits: dict[Expert, int], misses: Collection[Expert]) -> torch.Tensor | None:
         """Reads into every slot that nothing still to be computed occupies; a prompt may touch more experts than fit."""
-        call.outputs = call.x.new_empty(*call.ids.shape, call.x.shape[1])  # [T, k, H]
         y = None
         awaited = {expert for expert in misses if expert in self._reads}
         self._unasked -= awaited
         waiting = deque(expert for expert in misses if expert not in awaited)
         awaited |= self._start(waiting, hits)
         if not waiting:
-            self._guess(layer, call.x, hits)
+            self._guess(call.layer, call.x, hits)
         if hits:
-            self._compute(call, hits)
+            self._lanes.serve(call, hits, is_last=False)
             awaited |= self._start(waiting, ())
         while awaited:
             ready = self._await(awaited)
             awaited -= ready.keys()
             awaited |= self._start(waiting, ready)
             if ready:
-                y = self._compute(call, ready, is_last=not awaited and not waiting)
+                y = self._lanes.serve(call, ready, is_last=not awaited and not waiting)
                 awaited |= self._start(waiting, ())
         assert not waiting, "guests always leave a slot to read into"
         return y
@@ -152,6 +167,8 @@ class ExpertRunner:
     def _start(self, waiting: deque[Expert], keep: Collection[Expert], at_once: int = 1 << 30) -> set[Expert]:
         """Start reads while slots can be had; returns which."""
         started = set[Expert]()
+        if waiting:
+            self._lanes.release()
         while waiting and len(started) < at_once and (slot := self._cache.claim(keep)) is not None:
             expert = waiting.popleft()
             self._submit(expert, slot)
@@ -227,35 +244,3 @@ class ExpertRunner:
         self._unasked.discard(expert)
         self._cache.abandon(slot)
         return True
-
-    def _compute(self, call: "_Call", slots: dict[Expert, int], *, is_last: bool = False) -> torch.Tensor | None:
-        """These experts' rows of the outputs; the weighted sum of all of them with the last call."""
-        with self._meter.timed(Link.RAM, len(slots) * self._expert_bytes):
-            return self._kernels.moe(
-                self._table,
-                call.x,
-                call.slots_of(slots),
-                call.outputs,
-                call.weights if is_last else None,
-                activation=self._math.activation,
-                alpha=self._math.alpha,
-                limit=self._math.limit,
-            )
-
-
-class _Call:
-    """One layer's work. `outputs` [T, k, H] is needed only when it is done in several calls."""
-
-    def __init__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, wanted: list[Expert]) -> None:
-        self.x, self.ids, self.weights, self.wanted = x, ids, weights, wanted
-        self.outputs: torch.Tensor | None = None
-
-    def slots_of(self, slots: dict[Expert, int]) -> torch.Tensor:
-        """int32 [T, k]: the slot of each routed expert, -1 for those that are not of `slots`."""
-        if len(self.wanted) == self.ids.numel():  # none twice
-            numbers = array("i", [slots.get(expert, -1) for expert in self.wanted])
-            return torch.frombuffer(numbers, dtype=torch.int32).view(self.ids.shape)  # a quarter of torch.tensor's time
-        own = {expert: slot for (_, expert), slot in slots.items()}
-        by_expert = torch.full((int(self.ids.max()) + 1,), -1, dtype=torch.int32)
-        by_expert[torch.tensor(list(own))] = torch.tensor(list(own.values()), dtype=torch.int32)
-        return by_expert[self.ids]

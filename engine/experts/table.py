@@ -1,6 +1,7 @@
 """Binds experts to slots at the price of moving their addresses. Knows the descriptors' addresses, not what else is in them."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -8,7 +9,17 @@ from engine.experts.bind import ExpertBinder, Matrices
 from engine.experts.policy import Expert
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import ExpertTable
-from engine.tiers.arena import RamArena
+
+
+class Slots(Protocol):
+    """An arena, of RAM or of a device's memory."""
+
+    stride: int
+    num_slots: int
+
+    def tensor(self, slot: int) -> torch.Tensor: ...
+
+    def address(self, slot: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +38,8 @@ class SlotTable(ExpertTable):
     """An expert looks the same in every slot but for its addresses, so that it is taken apart and checked once; and like any
     other whose parts lie alike."""
 
-    def __init__(self, arena: RamArena, binder: ExpertBinder, kernels: Kernels) -> None:
+    def __init__(self, arena: Slots, binder: ExpertBinder, kernels: Kernels | None) -> None:
+        """Without kernels nobody looks at the contents: they have been looked at in another arena."""
         super().__init__(arena.num_slots)
         self._arena, self._binder, self._kernels = arena, binder, kernels
         self._words = torch.frombuffer(self.entries, dtype=torch.int64).view(arena.num_slots, -1)
@@ -66,7 +78,8 @@ class SlotTable(ExpertTable):
             bound = self._take_apart(slot, expert)
             if places is not None and bound.held is None:
                 self._alike[places] = bound
-        self._binder.check(*expert, self._arena.tensor(slot), self, slot, self._kernels)
+        if self._kernels is not None:
+            self._binder.check(*expert, self._arena.tensor(slot), self, slot, self._kernels)
         self._bound[expert] = bound
 
     def _take_apart(self, slot: int, expert: Expert) -> _Bound:
@@ -78,3 +91,15 @@ class SlotTable(ExpertTable):
         tensors = [part for one in matrices if one for part in (one.data, one.scales, one.zeros, one.bias) if part is not None]
         is_apart = any(not first <= tensor.data_ptr() < first + self._arena.stride for tensor in tensors)
         return _Bound(words - is_inside * first, is_inside, matrices if is_apart else None)
+
+
+class DeviceTable(SlotTable):
+    """The same for the kernels of a device: `words` int64 [slots, W] there are the descriptors, with the device's addresses."""
+
+    def __init__(self, arena: Slots, binder: ExpertBinder, device: torch.device) -> None:
+        super().__init__(arena, binder, None)
+        self.words = torch.zeros_like(self._words, device=device)
+
+    def bind(self, slot: int, expert: Expert) -> None:
+        super().bind(slot, expert)
+        self.words[slot] = self._words[slot]

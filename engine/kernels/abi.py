@@ -11,7 +11,7 @@ import torch
 from engine.errors import EngineError
 from engine.kernels.weights import ScaleType, Weight
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 ISAS = ("best", "portable", "avx2", "avx512", "avx512_bf16", "neon")  # by number
 LIBRARY = Path(__file__).parent / ("stoker_kernels" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 FAST, RENORMALISE = 1, 2
@@ -66,6 +66,15 @@ class BlockCall(Structure):
     ]  # fmt: skip
 
 
+class DeltaCall(Structure):
+    _fields_ = [
+        ("key_heads", c_int64), ("value_heads", c_int64), ("key_dim", c_int64), ("value_dim", c_int64), ("width", c_int64),
+        ("mixed", c_void_p), ("past", c_void_p), ("taps", c_void_p), ("gate", c_void_p), ("rate", c_void_p),
+        ("decay", c_void_p), ("speed", c_void_p), ("bias", c_void_p), ("norm", c_void_p), ("memory", c_void_p),
+        ("following", c_void_p), ("kept", c_void_p), ("y", c_void_p), ("eps", c_float), ("reserved", c_int32),
+    ]  # fmt: skip
+
+
 class RouteCall(Structure):
     _fields_ = [
         ("tokens", c_int64), ("top_k", c_int64), ("x", c_void_p), ("router", POINTER(Matrix)), ("flags", c_int32),
@@ -106,6 +115,7 @@ def load(library: Path) -> ctypes.CDLL:
     lib.stoker_moe.argtypes = [c_void_p, POINTER(MoeCall)]
     lib.stoker_attention.argtypes = [c_void_p, POINTER(AttentionCall)]
     lib.stoker_attention_block.argtypes = [c_void_p, POINTER(BlockCall)]
+    lib.stoker_delta.argtypes = [c_void_p, POINTER(DeltaCall)]
     lib.stoker_route.argtypes = [c_void_p, POINTER(RouteCall)]
     lib.stoker_read.argtypes = [c_void_p, c_void_p, c_int64, POINTER(c_uint64)]
     return lib

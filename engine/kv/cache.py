@@ -14,8 +14,10 @@ class KvCache:
     Raises `EngineError` when the system refuses the memory.
     """
 
-    def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int, capacity: int) -> None:
-        self._memory = _memory((num_layers, 2, num_kv_heads, capacity, head_dim))
+    def __init__(
+        self, num_layers: int, num_kv_heads: int, head_dim: int, capacity: int, device: torch.device | None = None
+    ) -> None:
+        self._memory = _memory((num_layers, 2, num_kv_heads, capacity, head_dim), device or torch.device("cpu"))
         self._states = States()
         self._used: set[int] = set()  # layers that keep something of each token
         self.capacity = capacity
@@ -74,6 +76,8 @@ class KvCache:
         return two * len(self._used) * heads * dim * self._memory.itemsize
 
 
-def _memory(shape: tuple[int, ...]) -> torch.Tensor:
-    """fp32; costs nothing until a token is written. Raises `EngineError` when the system refuses it."""
+def _memory(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """fp32; in RAM it costs nothing until a token is written. Raises `EngineError` when the system refuses it."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device)
     return torch.frombuffer(aligned_memory(math.prod(shape) * 4), dtype=torch.float32).view(shape)

@@ -5,6 +5,7 @@ Pure, like its parts: what is known of this computer comes in as `Knowledge`, an
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
+from statistics import median
 
 from engine.config import Wishes
 from engine.errors import EngineError
@@ -12,8 +13,8 @@ from engine.hardware.machine import Machine
 from engine.meter import Link
 from engine.plan.footprint import Footprint
 from engine.plan.locality import PUBLISHED, Locality
-from engine.plan.plan import ENGINE_USES, WITH_VRAM, make_plan
-from engine.plan.predict import NO_CORRECTION, Correction, predict
+from engine.plan.plan import ENGINE_USES, LEAST_CHUNK, MOST_CHUNK, WITH_VRAM, make_plan
+from engine.plan.predict import NO_CORRECTION, Correction, predict, resident_share
 from engine.protocol import Change, Fit, Gain, Plan
 from engine.rates import Rates
 from engine.units import GB, MB, format_bytes
@@ -23,6 +24,7 @@ _LARGEST_STEP = 32 * GB  # of a proposal that does not make everything fit
 _DISK_TIMES = 2
 _WORTH = 1.05  # a gain below is not worth a sentence
 _LONGEST = 1 << 20
+_ALIKE = 0.05  # of all experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Knowledge:
     unknown: str = "this computer has not been measured yet"
     locality: Locality = PUBLISHED
     correction: Correction = NO_CORRECTION
+    speeds: tuple[tuple[float, float], ...] = ()  # of earlier answers: share of the experts in memory, tokens/s
 
 
 NOTHING = Knowledge()
@@ -48,7 +51,7 @@ def forecast(
 ) -> Plan:
     """The plan, its prediction, what would help and what each choice costs. Raises `EngineError` as `make_plan` does."""
     plan = make_plan(machine, footprint, wishes, default_expert_ram, uses)
-    plan = replace(plan, notes=tuple(_notes(machine, footprint, plan, wishes, uses)))
+    plan = _with_measured(replace(plan, notes=tuple(_notes(machine, footprint, plan, wishes, uses))), known)
     if known.rates is None:
         return replace(plan, unknown=f"Cannot estimate, because {known.unknown}.")
     if plan.vram_slots:
@@ -57,6 +60,14 @@ def forecast(
     asked = replace(wishes, context=plan.context)  # so that only one thing changes
     gains = tuple(_gains(machine, footprint, asked, known, default_expert_ram, plan))
     return replace(plan, gains=gains, prices=tuple(_prices(machine, footprint, asked, known, plan)))
+
+
+def _with_measured(plan: Plan, known: Knowledge) -> Plan:
+    """What answers came to here with about as many experts in memory."""
+    alike = [speed for share, speed in known.speeds if abs(share - resident_share(plan)) <= _ALIKE]
+    if not alike:
+        return plan
+    return replace(plan, measured_tokens_per_second=median(alike), measured_answers=len(alike))
 
 
 def fit_of(plan: Plan) -> Fit:
@@ -115,6 +126,9 @@ def _prices(machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowl
     for context in (plan.context * 2, plan.context // 2):
         if 256 <= context <= min(footprint.max_context, _LONGEST):
             yield from _price(machine, footprint, replace(free, context=context), known, plan, Change.CONTEXT)
+    for chunk in (plan.prefill_chunk * 2, plan.prefill_chunk // 2):
+        if LEAST_CHUNK <= chunk <= MOST_CHUNK:
+            yield from _price(machine, footprint, replace(free, prefill_chunk=chunk), known, plan, Change.PREFILL_CHUNK)
     step = max(GB // 2, plan.expert_ram_bytes // 10)
     for size in (plan.expert_ram_bytes + step, plan.expert_ram_bytes - step):
         if footprint.floor_bytes <= size:
@@ -129,9 +143,13 @@ def _price(
         other = _predicted(make_plan(machine, footprint, wishes), footprint, known)
     except EngineError:
         return  # a wish that cannot be met has no price
+    more = other.kv_bytes + other.workspace_bytes - plan.kv_bytes - plan.workspace_bytes
     if change is Change.CONTEXT:
-        more = other.kv_bytes + other.workspace_bytes - plan.kv_bytes - plan.workspace_bytes
         yield Gain(change, f"{other.context} tokens of context", more, _speed(other))
+    elif change is Change.PREFILL_CHUNK:
+        first = other.first_tokens[-1]
+        text = f"{other.prefill_chunk} tokens of a prompt at once, {first.high:.1f} s to answer {first.prompt_tokens}"
+        yield Gain(change, text, more, _speed(other))
     elif other.expert_ram_bytes != plan.expert_ram_bytes:
         more = other.expert_ram_bytes - plan.expert_ram_bytes
         yield Gain(change, f"{format_bytes(other.expert_ram_bytes)} for experts", more, _speed(other))

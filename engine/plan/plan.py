@@ -12,6 +12,7 @@ from engine.protocol import Plan, Tier
 from engine.units import MB, format_bytes, parse_bytes
 
 PREFILL_CHUNK = 512  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
+LEAST_CHUNK, MOST_CHUNK = 64, 2048  # as far as rows of an embedding on disk are kept
 _DEFAULT_CONTEXT = 8192
 SHORTEST_CONTEXT = 256
 _RUNTIME_BYTES = 64 * MB  # what Python and torch take beyond what they have at the time of planning: 10 MB, and a margin
@@ -47,18 +48,18 @@ def make_plan(
     anything: with VRAM among them the plan is what a graphics card would bring. Raises `EngineError` with the numbers and the
     nearest plan that works, before anything is allocated.
     """
-    context = _context(footprint, wishes)
-    vram = _vram_use(machine, footprint, context) if Link.VRAM in uses else _Vram()
+    context, chunk = _context(footprint, wishes), _chunk(wishes)
+    vram = _vram_use(machine, footprint, context, chunk) if Link.VRAM in uses else _Vram()
     if vram.has_dense:
         in_ram = replace(footprint, dense_bytes=0)
     else:
-        in_ram = _without_table(machine, footprint, wishes, default_expert_ram, context)
-    fitting = None if vram.has_dense else _fitting_context(machine, in_ram, context)
+        in_ram = _without_table(machine, footprint, wishes, default_expert_ram, context, chunk)
+    fitting = None if vram.has_dense else _fitting_context(machine, in_ram, context, chunk)
     if wishes.context is None and fitting is not None:
         context = fitting
-    room = _room(machine, in_ram, context, has_cache=not vram.has_dense)
+    room = _room(machine, in_ram, context, chunk, has_cache=not vram.has_dense)
     if room + vram.slots * footprint.slot_bytes < footprint.floor_bytes:
-        raise _too_little(machine, in_ram, context, fitting)
+        raise _too_little(machine, in_ram, context, chunk, fitting)
     slots, why = _expert_slots(footprint, max(0, room), wishes.expert_ram, default_expert_ram)
     slots = min(slots, footprint.experts_total - vram.slots)
     layers = footprint.num_moe_layers
@@ -74,8 +75,9 @@ def make_plan(
         dense_bytes=footprint.dense_bytes if vram.has_dense else in_ram.dense_bytes,
         expert_ram_bytes=slots * footprint.slot_bytes,
         kv_bytes=footprint.kv_bytes_per_token * context,
-        workspace_bytes=footprint.workspace_bytes(PREFILL_CHUNK, context),
+        workspace_bytes=footprint.workspace_bytes(chunk, context),
         context=context,
+        prefill_chunk=chunk,
         model_bytes=footprint.model_bytes,
         sentence=_sentence(footprint, slots, why) if not vram.slots else _vram_sentence(footprint, vram, slots),
         vram_slots=vram.slots,
@@ -83,11 +85,11 @@ def make_plan(
     return replace(plan, tiers=_tiers(machine, footprint, plan, vram))
 
 
-def _vram_use(machine: Machine, footprint: Footprint, context: int) -> _Vram:
+def _vram_use(machine: Machine, footprint: Footprint, context: int, chunk: int) -> _Vram:
     """Nothing where not even the dense part fits a card: layers are not split."""
     cards = sorted((gpu for gpu in machine.gpus if gpu.is_usable), key=lambda gpu: gpu.vram_free or 0, reverse=True)
     rooms = [int((gpu.vram_free or 0) * (1 - _VRAM_RESERVE_SHARE)) for gpu in cards]
-    fixed = footprint.dense_bytes + footprint.kv_bytes_per_token * context + footprint.workspace_bytes(PREFILL_CHUNK, context)
+    fixed = footprint.dense_bytes + footprint.kv_bytes_per_token * context + footprint.workspace_bytes(chunk, context)
     if not rooms or rooms[0] < fixed:
         return _Vram()
     free = [rooms[0] - fixed, *rooms[1:]]
@@ -109,12 +111,12 @@ def _tiers(machine: Machine, footprint: Footprint, plan: Plan, vram: _Vram) -> t
 
 
 def _without_table(
-    machine: Machine, footprint: Footprint, wishes: Wishes, default_expert_ram: str | None, context: int
+    machine: Machine, footprint: Footprint, wishes: Wishes, default_expert_ram: str | None, context: int, chunk: int
 ) -> Footprint:
     """An embedding table that is only looked up stays on disk where some experts would have to: a token reads one row of it."""
     everything = footprint.experts_total * footprint.slot_bytes
     is_small = footprint.looked_up_bytes < _LEAST_TABLE_BYTES
-    if is_small or wishes.expert_ram or default_expert_ram or _room(machine, footprint, context) >= everything:
+    if is_small or wishes.expert_ram or default_expert_ram or _room(machine, footprint, context, chunk) >= everything:
         return footprint
     cached = CACHED_ROWS * (footprint.looked_up_bytes // footprint.vocab_size)
     return replace(footprint, dense_bytes=footprint.dense_bytes - footprint.looked_up_bytes + cached)
@@ -125,18 +127,18 @@ def reserve_bytes(machine: Machine) -> int:
     return int((_CAPPED_RESERVE_SHARE if machine.is_capped else _RESERVE_SHARE) * machine.ram_available)
 
 
-def _room(machine: Machine, footprint: Footprint, context: int, *, has_cache: bool = True) -> int:
+def _room(machine: Machine, footprint: Footprint, context: int, chunk: int, *, has_cache: bool = True) -> int:
     """Bytes left for experts; `has_cache` where the KV cache and the workspace are in RAM too."""
     fixed = footprint.dense_bytes
     if has_cache:
-        fixed += footprint.kv_bytes_per_token * context + footprint.workspace_bytes(PREFILL_CHUNK, context)
+        fixed += footprint.kv_bytes_per_token * context + footprint.workspace_bytes(chunk, context)
     return machine.ram_available - fixed - _RUNTIME_BYTES - reserve_bytes(machine)
 
 
-def _fitting_context(machine: Machine, footprint: Footprint, wanted: int) -> int | None:
+def _fitting_context(machine: Machine, footprint: Footprint, wanted: int, chunk: int) -> int | None:
     """The wanted context or the first of its halves that leaves room for the experts' floor; None if none does."""
     context = wanted
-    while _room(machine, footprint, context) < footprint.floor_bytes:
+    while _room(machine, footprint, context, chunk) < footprint.floor_bytes:
         context //= 2
         if context < SHORTEST_CONTEXT:
             return None
@@ -155,6 +157,18 @@ def _context(footprint: Footprint, wishes: Wishes) -> int:
             f"Ask for a context of {min(max(shortest, wishes.context), footprint.max_context)}.",
         )
     return wishes.context
+
+
+def _chunk(wishes: Wishes) -> int:
+    if wishes.prefill_chunk is None:
+        return PREFILL_CHUNK
+    if not LEAST_CHUNK <= wishes.prefill_chunk <= MOST_CHUNK:
+        raise EngineError(
+            "plan.prefill_chunk",
+            f"{wishes.prefill_chunk} tokens of a prompt cannot be read at once: it takes {LEAST_CHUNK} to {MOST_CHUNK}.",
+            f"Ask for {min(max(LEAST_CHUNK, wishes.prefill_chunk), MOST_CHUNK)}.",
+        )
+    return wishes.prefill_chunk
 
 
 def _expert_slots(footprint: Footprint, room: int, wished: str | None, suggested: str | None) -> tuple[int, str]:
@@ -201,9 +215,9 @@ def _slots_of(footprint: Footprint, budget: str) -> int:
     return min(footprint.experts_total, parse_bytes(budget, whole=footprint.experts_total) // footprint.slot_bytes)
 
 
-def _too_little(machine: Machine, footprint: Footprint, context: int, fitting: int | None) -> EngineError:
+def _too_little(machine: Machine, footprint: Footprint, context: int, chunk: int, fitting: int | None) -> EngineError:
     limit = "this container allows" if machine.is_capped else "is available"
-    needed = machine.ram_available - _room(machine, footprint, context) + footprint.floor_bytes
+    needed = machine.ram_available - _room(machine, footprint, context, chunk) + footprint.floor_bytes
     kv = footprint.kv_bytes_per_token * context
     return EngineError(
         "plan.too_little_memory",

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from engine.meter import Link, LinkUse, Origin, Phase, Traffic
 from engine.plan.footprint import Footprint, attention_macs, guest_slots
 from engine.plan.locality import Locality
-from engine.plan.plan import PREFILL_CHUNK
 from engine.protocol import FirstToken, Plan
 from engine.rates import Rates, at
 
@@ -82,8 +81,8 @@ def prompt_seconds(plan: Plan, footprint: Footprint, rates: Rates, tokens: int, 
     seconds, total = 0.0, plan.num_layers * plan.num_experts
     slots, resident = sum(plan.slots_per_layer), 0.0 if is_cold else resident_share(plan)
     fresh = slots if is_cold else 0.0
-    for start in range(0, tokens, PREFILL_CHUNK):
-        count = min(PREFILL_CHUNK, tokens - start)
+    for start in range(0, tokens, plan.prefill_chunk):
+        count = min(plan.prefill_chunk, tokens - start)
         touched = plan.num_experts * (1 - (1 - plan.top_k / plan.num_experts) ** count)
         missed = touched * (1 - resident)
         first = min(fresh, plan.num_layers * missed)

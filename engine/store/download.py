@@ -37,7 +37,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Bytes of the whole repository; `trouble` says why nothing comes, if so."""
+    """Bytes of the whole repository, 0 until the Hub has told them; `trouble` says why nothing comes, if so."""
 
     commit: str
     total_bytes: int
@@ -81,13 +81,14 @@ class Download:
 
     def _ask(self) -> Repository:
         """The pinned commit, or the present one where that is gone."""
+        line = replace(self._line, tell=lambda text: self._report(Report(self._order.commit, 0, trouble=text)))
         if self._order.commit:
             try:
-                return find_repository(self._line, self._order.repo, self._order.commit, self._is_stopped)
+                return find_repository(line, self._order.repo, self._order.commit, self._is_stopped)
             except EngineError as error:
                 if error.code != "hub.no_revision":
                     raise
-        return find_repository(self._line, self._order.repo, self._order.revision, self._is_stopped)
+        return find_repository(line, self._order.repo, self._order.revision, self._is_stopped)
 
     def _present_folder(self) -> str:
         """The chosen folder in which the model is already; empty where it is in no other place than the cache."""

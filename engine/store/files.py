@@ -78,15 +78,25 @@ def _indexed(repo: str, top: set[str], indexed: set[str]) -> set[str]:
     return indexed
 
 
-def _weights(repo: str, top: set[str]) -> set[str]:
-    """Without an index: `model.safetensors`, or the numbered set that is there as a whole."""
-    if "model.safetensors" in top:
-        return {"model.safetensors"}
+def has_whole_set(names: Iterable[str]) -> bool:
+    """Numbered weight files of which none is missing, and no others of their kind."""
+    return len(_whole_sets({name for name in names if is_plain(name)})) == 1
+
+
+def _whole_sets(top: set[str]) -> dict[str, set[str]]:
+    """By what stands before the numbers."""
     sets: dict[tuple[str, int], set[str]] = defaultdict(set)
     for name in top:
         if match := _NUMBERED.fullmatch(name):
             sets[match[1], int(match[2])].add(name)
-    whole = {stem: found for (stem, total), found in sets.items() if len(found) == total}
+    return {stem: found for (stem, total), found in sets.items() if len(found) == total}
+
+
+def _weights(repo: str, top: set[str]) -> set[str]:
+    """Without an index: `model.safetensors`, or the numbered set that is there as a whole."""
+    if "model.safetensors" in top:
+        return {"model.safetensors"}
+    whole = _whole_sets(top)
     for stem in sorted(whole, key=lambda stem: (not stem.startswith("model"), stem)):
         return whole[stem]
     single = [name for name in top if name.endswith(".safetensors")]

@@ -22,7 +22,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from engine.errors import EngineError
 from engine.protocol import Gate
-from engine.store.files import INDEX, RemoteFile, Repository, choose_files
+from engine.store.files import INDEX, RemoteFile, Repository, choose_files, has_whole_set
 from engine.store.web import Access, Line, StoppedError, TransientError, read_piece, refusal, wait_seconds_of
 from engine.units import MB, format_bytes
 
@@ -61,8 +61,17 @@ def _no_name(repo: str) -> EngineError:
     )
 
 
-def find_repository(line: Line, repo: str, revision: str, is_stopped: Callable[[], bool] = lambda: False) -> Repository:
-    """Ask the Hub. Raises `EngineError` or `StoppedError`; waits out short trouble."""
+def find_repository(
+    line: Line,
+    repo: str,
+    revision: str,
+    is_stopped: Callable[[], bool] = lambda: False,
+    most_index_bytes: int = _LARGEST_INDEX,
+) -> Repository:
+    """Ask the Hub. Raises `EngineError` or `StoppedError`; waits out short trouble.
+
+    An index of more than `most_index_bytes` is not read where the weight files are a numbered set without a gap.
+    """
     api = HfApi(line.access.endpoint, token=line.access.token or False)
 
     def ask() -> Any:
@@ -74,7 +83,7 @@ def find_repository(line: Line, repo: str, revision: str, is_stopped: Callable[[
     info = patiently(ask, line, repo, is_stopped)
     listed = {item.rfilename: item for item in info.siblings or ()}
     indexed = None
-    if INDEX in listed:
+    if INDEX in listed and ((listed[INDEX].size or 0) <= most_index_bytes or not has_whole_set(listed)):
         index, pinned = _remote_file(repo, listed[INDEX]), Repository(info.id, str(info.sha), (), "")
         url = pinned.url(line.access.endpoint, index)
         indexed = _weight_files(repo, patiently(lambda: _bytes_of(line, url, index), line, repo, is_stopped))
@@ -137,6 +146,8 @@ def patiently(ask: Callable[[], _T], line: Line, repo: str, is_stopped: Callable
             reason, wait = error.reason, max(wait, error.wait_seconds)
         except (httpx2.TransportError, ValueError) as error:  # ValueError: a web page where JSON belongs
             reason = _why(error)
+        if failures <= patience.retries:
+            line.tell(f"The Hub gives no answer, because {reason}; it is asked again in {wait:.0f} s.")
         again_at = time.monotonic() + wait
         while failures <= patience.retries and time.monotonic() < again_at:
             if is_stopped():

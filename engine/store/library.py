@@ -42,14 +42,26 @@ def find_model(name: str, folder: Path) -> Path:
                 return candidate.resolve()
         except (OSError, ValueError):  # too long, or not a path at all
             continue
+    if not name:
+        raise EngineError("model.not_found", "The name of the model is empty.", "Give its name or its folder: stoker models")
+    if _is_file(_expanded(name)):
+        text = f"{name} is a file, and a model is a folder with its configuration."
+        raise EngineError("model.is_a_file", text, f"Give the folder: {_expanded(name).absolute().parent}")
     places = find_places(folder, Records(folder.parent))
     for place in places:
         names = (place.name, place.name.split("/")[-1], place.folder.name)
-        if name and name.lower() in map(str.lower, names) and place.folder.is_dir():
+        if name.lower() in map(str.lower, names) and place.folder.is_dir():
             return place.folder.absolute()
     hint = f"There are: {', '.join(place.name for place in places)}." if places else "Make the demo model: stoker demo"
     text = f"There is no model {name!r} in {folder}." if is_name else f"There is no folder {name!r}."
     raise EngineError("model.not_found", text, hint)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or not a path at all
+        return False
 
 
 def _expanded(name: str) -> Path:

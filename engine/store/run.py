@@ -97,6 +97,10 @@ class _Job:
 
     def _reported(self, report: Report) -> None:
         now = time.monotonic()
+        if not report.total_bytes:  # what an earlier run knew of it stays
+            self._job = replace(self._job, text=report.trouble)
+            self._show()
+            return
         self._rate.add(now, report.done_bytes)
         has_news = (report.trouble, report.file) != (self._report.trouble, self._report.file)
         is_pinned = bool(self._report.commit)

@@ -9,6 +9,7 @@ import http.client
 import socket
 import ssl
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from time import time
@@ -58,6 +59,7 @@ class Line:
     patience: Patience
     throttle: Throttle
     connections: int = 4
+    tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)  # what it waits for, for a person
 
     def connect(self) -> "Connection":
         return Connection(self.access, self.patience.stall_seconds, self.tls)

@@ -19,7 +19,7 @@ class StopStrings:
             self.is_hit = True
             certain, self._held = self._held[: min(found)], ""
             return certain
-        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        keep = max((overlap(self._held, stop) for stop in self._stops), default=0)
         certain = self._held[: len(self._held) - keep]
         self._held = self._held[len(self._held) - keep :]
         return certain
@@ -30,6 +30,6 @@ class StopStrings:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest tail of `text` that begins `stop`."""
     return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import sys
 import threading
+from typing import Protocol
 
 import torch
 
@@ -81,6 +82,14 @@ class Memory:
             self._mapped.madvise(mmap.MADV_DONTNEED, begin, len(self._mapped) - begin)
 
 
+class Host(Protocol):
+    """A device, as far as the host's memory is concerned: see `engine.tiers.copy.Accelerator`."""
+
+    def register(self, memory: torch.Tensor) -> bool: ...
+
+    def release(self, memory: torch.Tensor) -> None: ...
+
+
 class RamArena:
     """`num_slots` slots of `stride` bytes each, in chunks of about 1 GiB.
 
@@ -93,6 +102,7 @@ class RamArena:
         self.stride = stride
         self.num_slots = num_slots
         self._is_shrunk = False
+        self._readers: list[Host] = []
         self._per_chunk = max(1, _CHUNK // stride)
         counts = [min(self._per_chunk, num_slots - first) for first in range(0, num_slots, self._per_chunk)]
         self._chunks = [Memory(count * stride) for count in counts]
@@ -128,10 +138,33 @@ class RamArena:
                 if self._is_shrunk or madvise(address + begin, count, _POPULATE_WRITE):
                     return
 
+    def register(self, accelerator: Host) -> int:
+        """Let a device read the slots by itself, chunk by chunk until it refuses one; how many bytes it may read."""
+        self._readers.append(accelerator)
+        total = 0
+        for tensor in self._tensors:
+            if not accelerator.register(tensor):
+                break
+            total += tensor.nbytes
+        return total
+
     def give_back(self, first: int) -> None:
-        """The content of the slots from `first` on is lost, and so is their memory until they are written again."""
+        """The content of the slots from `first` on is lost, and so is their memory until they are written again.
+
+        No device may be reading.
+        """
         self._is_shrunk = True
-        for number, chunk in enumerate(self._chunks):
+        for number, (chunk, tensor) in enumerate(zip(self._chunks, self._tensors, strict=True)):
             keep = max(0, first - number * self._per_chunk)
             if keep < self._per_chunk:
+                for accelerator in self._readers:
+                    accelerator.release(tensor)
                 chunk.give_back(keep * self.stride)
+
+    def take_back(self, count: int) -> int:
+        """Memory that was given back comes again by itself, when it is written; devices may read it again."""
+        for accelerator in self._readers:
+            for tensor in self._tensors[: -(-count // self._per_chunk)]:
+                if not accelerator.register(tensor):
+                    break
+        return count

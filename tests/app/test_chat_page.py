@@ -161,7 +161,7 @@ def test_what_was_interrupted_is_sent_along(make_page: MakePage, qtbot: QtBot) -
         store.add_message(chat.id, role, content, state)
     page._chat.open(chat)
     sent: list[tuple[str, ...]] = []
-    page._services.engine.generate = lambda messages, sampling: sent.append(tuple(m.content for m in messages)) or 99  # type: ignore
+    page._services.engine.generate = lambda messages, *_: sent.append(tuple(m.content for m in messages)) or 99  # type: ignore
     say(page, "three")
     assert sent == [("one", "half", "two\n\nthree")]
 

@@ -53,6 +53,38 @@ def chat_with(store: ChatStore, title: str, *contents: str) -> int:
     return chat.id
 
 
+def test_thoughts_calls_and_the_chosen_reasoning_are_kept(store: ChatStore, reopen: Reopen) -> None:
+    chat = store.create("Draft")
+    store.set_reasoning(chat.id, "high")
+    _, answer = store.add_question(chat.id, "Why?")
+    store.update_message(answer.id, thought="Hm.", calls=["look\n{}", "see"], content="So.")
+    store.update_message(answer.id, content="So it is.")
+    again = reopen()
+    assert again.chats()[0].reasoning == "high"
+    kept = again.messages(chat.id)[-1]
+    assert (kept.thought, kept.content, kept.calls) == ("Hm.", "So it is.", ("look\n{}", "see"))
+    again.set_reasoning(chat.id, "low")
+    assert store.chats()[0].reasoning == "low"
+
+
+def test_thoughts_that_an_earlier_version_kept_in_the_text_are_taken_out(path: Path, reopen: Reopen) -> None:
+    from app.core.chats import _MIGRATIONS
+
+    old, _ = open_database(path, _MIGRATIONS[:1])
+    old.execute("INSERT INTO chats VALUES (1, 'Old', 0, 1e10, NULL)")
+    texts = ["<think>\nHm.\n</think>\n\nSo.", "<think>cut off", "a <think> in the midst", "plain"]
+    for text in texts:
+        old.execute(
+            "INSERT INTO messages (chat_id, role, content, state, created) VALUES (1, 'assistant', ?, 'complete', 0)", (text,)
+        )
+    old.execute(
+        "INSERT INTO messages (chat_id, role, content, state, created) VALUES (1, 'user', '<think>mine</think>', 'complete', 0)"
+    )
+    old.close()
+    kept = [(message.thought, message.content) for message in reopen().messages(1)]
+    assert kept == [("Hm.", "So."), ("cut off", ""), ("", texts[2]), ("", "plain"), ("", "<think>mine</think>")]
+
+
 def test_empty_chat_is_not_written_until_its_first_message(store: ChatStore, reopen: Reopen) -> None:
     chat = store.create()
     store.rename(chat.id, "Renamed before it was written")

@@ -6,6 +6,7 @@ import pytest
 
 from app.core.chats import MessageState, StoredMessage
 from app.pages.chat.conversation import conversation
+from engine.protocol import ChatMessage
 
 COMPLETE, FAILED, STOPPED = MessageState.COMPLETE, MessageState.FAILED, MessageState.STOPPED
 INTERRUPTED, STREAMING = MessageState.INTERRUPTED, MessageState.STREAMING
@@ -27,6 +28,22 @@ def test_answered_questions_stay_as_they_are() -> None:
 )
 def test_a_question_without_an_answer_is_asked_with_the_next(answer: tuple[str, MessageState]) -> None:
     assert sent(("user", "one", COMPLETE), ("assistant", *answer), ("user", "two", COMPLETE)) == [("user", "one\n\ntwo")]
+
+
+def test_thoughts_go_along_and_calls_are_text() -> None:
+    rows = [
+        StoredMessage(1, 1, "user", "one", COMPLETE, None, 0.0),
+        StoredMessage(2, 1, "assistant", "So.", COMPLETE, None, 0.0, "Hm.", ("look\n{}",)),
+        StoredMessage(3, 1, "user", "two", COMPLETE, None, 0.0),
+        StoredMessage(4, 1, "assistant", "", STOPPED, None, 0.0, "Only a thought."),
+        StoredMessage(5, 1, "user", "three", COMPLETE, None, 0.0),
+    ]
+    expected = (
+        ChatMessage("user", "one"),
+        ChatMessage("assistant", "So.\n\nlook\n{}", "Hm."),
+        ChatMessage("user", "two\n\nthree"),
+    )
+    assert conversation(rows) == expected
 
 
 def test_it_begins_with_the_user() -> None:

@@ -1,12 +1,11 @@
 """The block model, and that streaming in any portions comes to the same blocks as parsing the whole."""
 
 import random
-from itertools import pairwise
 
 import pytest
 
 from app.core.highlight import Role, highlight
-from app.core.markdown import Code, Heading, ListBlock, Paragraph, Quote, Rule, Span, Table, parse, split_thought
+from app.core.markdown import Code, Heading, ListBlock, Paragraph, Quote, Rule, Span, Table, parse
 from app.core.markdown_stream import StreamingDocument
 
 EVERYTHING = """Intro **bold *both* b** `code` ~~gone~~
@@ -199,20 +198,6 @@ def test_hostile_nesting_ends() -> None:
     parse("> " * 3000 + "x")
     parse("[" * 5000)
     parse("*a " * 5000)
-
-
-def test_thought_is_split_off() -> None:
-    assert split_thought("plain").answer == "plain"
-    thought = split_thought("<think>\nhm\n</think>\n\nSo.")
-    assert (thought.text, thought.answer, thought.open) == ("hm", "So.", False)
-    assert split_thought("<think>still").open
-
-
-def test_half_a_closing_mark_is_no_thought() -> None:
-    whole = "<think>a < b</think>So."
-    texts = [split_thought(whole[:end]).text for end in range(len("<think>"), len(whole) + 1)]
-    assert all(after.startswith(before) for before, after in pairwise(texts))
-    assert texts[-1] == "a < b"
 
 
 def test_highlight_covers_what_it_names() -> None:

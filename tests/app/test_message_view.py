@@ -17,7 +17,9 @@ from app.widgets.message_view import MessageView
 from app.widgets.message_widget import AnswerMessage, QuietButton, UserMessage
 from app.widgets.rich_text import RichText
 from app.widgets.theme import Theme
+from engine.protocol import SpanKind, Text
 
+THOUGHT = SpanKind.THOUGHT
 STATS = AnswerStats(167, 18.43, 0.93, "end", "tiny-moe")
 CODE = "```python\n" + "\n".join(f"value_{number} = {number}" for number in range(2500)) + "\n```\n"
 
@@ -89,8 +91,8 @@ def test_what_is_looked_at_stays_where_it_is(view: MessageView, model: MessagesM
     assert all(after[key] == y for key, y in seen.items())
 
 
-def stream(model: MessagesModel, text: str) -> None:
-    model.append_text(text, STATS)
+def stream(model: MessagesModel, text: str, kind: SpanKind = SpanKind.ANSWER, span: int | None = None) -> None:
+    model.append_text(Text(1, text, 1, 1, kind, list(SpanKind).index(kind) if span is None else span), STATS)
     model.flush()
 
 
@@ -159,7 +161,7 @@ def test_a_failure_shows_its_reason(view: MessageView, model: MessagesModel) -> 
 
 
 def test_thought_is_folded_and_opens(view: MessageView, model: MessagesModel, qtbot: QtBot) -> None:
-    show(view, model, [message(1, "assistant", "<think>\nFirst this.\n</think>\n\nThe answer.")])
+    show(view, model, [replace(message(1, "assistant", "The answer."), thought="First this.")])
     (answer,) = answers(view)
     texts = [text.toPlainText() for text in answer.findChildren(RichText) if text.isVisible()]
     assert texts == ["The answer."]
@@ -174,7 +176,7 @@ def test_an_open_thought_grows_at_its_end_only(
     view: MessageView, model: MessagesModel, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show(view, model, [message(1, "assistant", "", MessageState.STREAMING)])
-    stream(model, "<think>\n" + "\n\n".join(f"{number}. " + "word " * 20 for number in range(300)))
+    stream(model, "\n\n".join(f"{number}. " + "word " * 20 for number in range(300)), THOUGHT)
     (answer,) = answers(view)
     header = next(button for button in answer.findChildren(QPushButton) if "Thinking" in button.text())
     qtbot.mouseClick(header, Qt.MouseButton.LeftButton)
@@ -190,13 +192,14 @@ def test_an_open_thought_grows_at_its_end_only(
     for text in before:
         text.document().contentsChange.connect(lambda _, removed, added: written.append(removed + added))
     for _ in range(20):
-        stream(model, "and more ")
+        stream(model, "and more ", THOUGHT)
     after = visible_texts(answer)
     assert after[: len(before)] == before
     assert after[-1].toPlainText().endswith("and more " * 19 + "and more")
     assert max(parsed) < 2000, "parsed again from its beginning"
     assert max(written) < 2000, "laid out again from its beginning"
-    stream(model, "the end.</think>So.")
+    stream(model, "the end.", THOUGHT)
+    stream(model, "So.")
     model.finish(MessageState.COMPLETE, STATS)
     assert [text.toPlainText()[-8:] for text in visible_texts(answer)][-1] == "So."
     assert any(text.toPlainText().endswith("and more the end.") for text in visible_texts(answer))
@@ -208,16 +211,16 @@ def visible_texts(answer: AnswerMessage) -> list[RichText]:
 
 def test_a_folded_thought_is_not_laid_out_and_catches_up(view: MessageView, model: MessagesModel) -> None:
     show(view, model, [message(1, "assistant", "", MessageState.STREAMING)])
-    stream(model, "<think>\nFirst.")
+    stream(model, "First.", THOUGHT)
     (answer,) = answers(view)
     assert answer.findChildren(RichText) == []
     header = next(button for button in answer.findChildren(QPushButton) if "Thinking" in button.text())
     header.click()
     header.click()
-    stream(model, "\n\nSecond **bo")
+    stream(model, "\n\nSecond **bo", THOUGHT)
     (text,) = answer.findChildren(RichText)
     assert text.toPlainText() == "First."
-    stream(model, "ld**.\n</think>")
+    stream(model, "ld**.", THOUGHT)
     header.click()
     assert text.toPlainText() == "First.\nSecond bold."
 
@@ -234,13 +237,40 @@ def test_thought_seconds_are_measured_while_streaming(qapp: QApplication) -> Non
     now = 10.0
     model = MessagesModel(clock=lambda: now)
     model.reset([message(1, "assistant", "", MessageState.STREAMING)])
-    stream(model, "<think>a")
+    stream(model, "a", THOUGHT)
     now = 16.0
-    stream(model, "b</think>So")
+    stream(model, "b", THOUGHT)
+    stream(model, "So")
     now = 30.0
     stream(model, " it is")
     shown = model.data(model.index(0), Qt.ItemDataRole.UserRole)
     assert shown.thought_seconds == 6.0  # type: ignore[attr-defined]
+
+
+def test_spans_of_one_kind_are_paragraphs_and_calls_stand_apart(qapp: QApplication) -> None:
+    model = MessagesModel()
+    model.reset([message(1, "assistant", "", MessageState.STREAMING)])
+    answer, call = SpanKind.ANSWER, SpanKind.CALL
+    spans = [(THOUGHT, "a"), (THOUGHT, "b"), (answer, "c"), (call, "d\n{}"), (call, "e\n{}"), (answer, "f")]
+    for number, (kind, text) in enumerate(spans):
+        stream(model, text, kind, number)
+        stream(model, "+" if kind is not call else "", kind, number)
+    said = model.messages[-1]
+    assert (said.thought, said.content, said.calls) == ("a+\n\nb+", "c+\n\nf+", ("d\n{}", "e\n{}"))
+
+
+def test_a_call_is_folded_and_shows_its_arguments_as_they_are(view: MessageView, model: MessagesModel, qtbot: QtBot) -> None:
+    call = 'write_file\n{\n  "text": "```\\n<b>x</b>"\n}'
+    show(view, model, [replace(message(1, "assistant", "I write."), calls=(call, "\nunknown"))])
+    (answer,) = answers(view)
+    first, second = [button for button in answer.findChildren(QPushButton) if "Wants to call" in button.text()]
+    assert first.text().endswith("Wants to call write_file")
+    assert second.text().endswith("Wants to call a tool")
+    height = answer.height()
+    qtbot.mouseClick(first, Qt.MouseButton.LeftButton)
+    assert answer.height() > height
+    (code,) = [block for block in answer.findChildren(CodeBlock) if block.isVisible()]
+    assert '"```\\n<b>x</b>"' in code._code.text
 
 
 def test_copy_gives_the_source(view: MessageView, model: MessagesModel, qtbot: QtBot) -> None:

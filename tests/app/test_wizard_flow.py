@@ -19,7 +19,7 @@ from app.core.plan_words import (
     speed_words,
 )
 from app.core.settings import Settings
-from app.core.wizard import Choice, Flow, Step, begin, contexts, proposals
+from app.core.wizard import Choice, Flow, Step, begin, lengths, proposals
 from engine.hardware.probe import probe_all
 from engine.protocol import (
     Change,
@@ -198,7 +198,7 @@ def test_words_of_a_foretold_plan() -> None:
         "the drive", "For each token it brings 500 MB at up to 2.0 GB/s, because 25 % of its experts are not in memory."
     )  # fmt: skip
     assert gain_rows(FORETOLD) == (("8 GB more RAM", "3.0–5.0 → 9–11"),)
-    assert context_price(FORETOLD) == "1.50 GB RAM · −0.5 tok/s per doubling"
+    assert context_price(FORETOLD) == "1.00 GB RAM · −0.5 tok/s per doubling"
     assert experts_price(FORETOLD) == "50 experts · +1.0 tok/s per GB"
     ram = replace(FORETOLD, limiting=Link.RAM)
     assert limit_words(ram) == ("memory", "Each token reads 4.00 GB at up to 40.0 GB/s.")
@@ -206,10 +206,10 @@ def test_words_of_a_foretold_plan() -> None:
 
 def test_without_a_prediction_no_speed_is_told() -> None:
     assert (speed_words(PLAN), first_words(PLAN), limit_words(PLAN), gain_rows(PLAN)) == ("", "", ("", ""), ())
-    assert context_price(PLAN) == "1.50 GB RAM"
+    assert context_price(PLAN) == "1.00 GB RAM"
     assert experts_price(PLAN) == "50 experts"
     assert {row.rate for row in picture(PLAN, None) if isinstance(row, LinkLine)} == {"not measured yet"}
 
 
 def test_context_is_offered_in_powers_of_two_with_the_limits_and_the_present_one() -> None:
-    assert contexts(256, 3000, 700) == (256, 512, 700, 1024, 2048, 3000)
+    assert lengths(256, 3000, 700) == (256, 512, 700, 1024, 2048, 3000)

@@ -49,11 +49,9 @@ _FAKE_STORE = _FAKE.with_name("fake_store.py")
 _DAY = 86_400.0
 NOTICE = "The fast kernels are not built, so computing takes longer than it could; there is no C++ compiler on this computer."
 QUESTION = "This takes 9 seconds on 40 million rows. What would you change first?"
-ANSWER = """<think>
-The column is wrapped in a function, so the index cannot be used. Suggest a range.
-</think>
-
-The planner cannot use your index because the column is wrapped in a function. Compare a range instead, so the index is \
+THOUGHT = "The column is wrapped in a function, so the index cannot be used. Suggest a range."
+CALL = 'explain_query\n{\n  "sql": "SELECT id, total FROM orders",\n  "analyze": true\n}'
+ANSWER = """The planner cannot use your index because the column is wrapped in a function. Compare a range instead, so the index is \
 read in order and only the rows of that day are touched:
 
 ```sql
@@ -130,6 +128,7 @@ class Studio:
             stats = AnswerStats(167, 18.4, 0.9, "end", "gpt-oss-20b")
             self.chats.update_message(answer.id, state=MessageState.COMPLETE, stats=stats)
             if content is ANSWER:
+                self.chats.update_message(answer.id, thought=THOUGHT, calls=[CALL])
                 self.chats.add_message(chat.id, "user", "And what else?")
 
     def start(self) -> None:
@@ -185,7 +184,26 @@ def _thought(studio: Studio) -> None:
     assert view is not None, "the page has a view"
     view.verticalScrollBar().setValue(0)
     studio.run_for(0.2)
-    next(button for button in view.findChildren(QPushButton) if "Thought" in button.text() and button.isVisible()).click()
+    for words in ("Thought", "Wants to call"):
+        next(button for button in view.findChildren(QPushButton) if words in button.text() and button.isVisible()).click()
+
+
+def _thinking(studio: Studio) -> None:
+    """A thought is being written, open; the menu of how much to think is too."""
+    studio.seed()
+    studio.start()
+    studio.send(QUESTION)
+    view = studio.page.findChild(MessageView)
+    assert view is not None, "the page has a view"
+
+    def header() -> QPushButton | None:
+        found = (button for button in view.findChildren(QPushButton) if "Thinking" in button.text())
+        return next(found, None)
+
+    studio.run_until(lambda: header() is not None, 4)
+    if button := header():
+        button.click()
+    studio.run_for(0.6)
 
 
 def _streaming(studio: Studio) -> None:
@@ -376,6 +394,7 @@ def _at(width: int, height: int, act: Callable[[Studio], None]) -> Callable[[Stu
 
 _STORES = {"offline": "offline", "no-downloads": "empty"} | dict.fromkeys(
     ("wizard-choose-light", "wizard-choose-dark", "wizard-plan-light", "wizard-plan-dark", "wizard-moved", "wizard-plan-narrow", "wizard-plan-small",
+     "wizard-gated", "wizard-used",
      "wizard-measured"), "normal --measured"
 ) | {
     "wizard-look-laptop": "normal --machine {laptop}", "wizard-look-broken": "normal --machine {half_broken_nvml}",
@@ -389,7 +408,9 @@ _STORES = {"offline": "offline", "no-downloads": "empty"} | dict.fromkeys(
 _SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
     "chat-light": ("light", ("normal", "--rate", "80"), _chat),
     "chat-dark": ("dark", ("normal", "--rate", "80"), _chat),
-    "thought": ("light", ("normal", "--rate", "80"), _thought),
+    "thought-light": ("light", ("normal", "--rate", "80", "--thinks"), _thought),
+    "thought-dark": ("dark", ("normal", "--rate", "80", "--thinks"), _thought),
+    "thinking": ("dark", ("normal", "--rate", "12", "--thinks"), _thinking),
     "streaming-light": ("light", ("normal", "--rate", "40"), _streaming),
     "streaming-dark": ("dark", ("normal", "--rate", "40"), _streaming),
     "elsewhere": ("light", ("normal", "--rate", "40"), _elsewhere),
@@ -446,6 +467,8 @@ _SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
     "wizard-full-disk": ("dark", (), _wizard(Step.PLAN)),
     "wizard-unreadable": ("light", (), _wizard(Step.PLAN)),
     "wizard-refused": ("light", (), _wizard(Step.PLAN)),
+    "wizard-gated": ("dark", (), _wizard(Step.PLAN, act=lambda page: page._controller.choose("maker/Gated-8x7B"))),
+    "wizard-used": ("light", (), _wizard(Step.PLAN, act=lambda page: page._controller.choose("/models/stoker-demo-8x135m"))),
     "wizard-offline": ("light", (), _wizard(Step.PLAN)),
     "wizard-download": ("light", (), _wizard(Step.PLAN, act=lambda page: page._controller.finish())),
     "wizard-plan-narrow": ("dark", (), _at(1024, 600, _wizard(Step.PLAN))),

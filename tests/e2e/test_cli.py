@@ -75,7 +75,8 @@ def test_as_a_process(home: Path) -> None:
 
 def test_chat_json_holds_a_record_per_token(stoker: Stoker) -> None:
     answer = stoker.json("chat", "--model", "tiny", "--greedy", "--max-tokens", "12", "--expert-ram", "30%", "hi")
-    assert set(answer) == {"text", "token_ids", "stop_reason", "plan", "traffic"}
+    assert set(answer) == {"text", "thought", "calls", "token_ids", "stop_reason", "plan", "traffic"}
+    assert (answer["thought"], answer["calls"]) == ("", [])
     assert len(answer["traffic"]) == len(answer["token_ids"]) <= 12
     assert [record["phase"] for record in answer["traffic"]] == ["prefill"] + ["decode"] * (len(answer["token_ids"]) - 1)
     for record in answer["traffic"]:
@@ -148,6 +149,8 @@ def test_models_are_listed(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.M
         (("chat", "--model", "tiny", "--context", "99999", "hi"), "plan.context"),
         (("chat", "--model", "tiny", "--context", "32", "x" * 400), "prompt.too_long"),
         (("chat", "--model", "tiny", "--top-p", "7", "hi"), "sampling.range"),
+        (("chat", "--model", "tiny", "--reasoning-effort", "high", "hi"), "reasoning.effort"),
+        (("chat", "--model", "tiny", "--thinking", "off", "hi"), "reasoning.switch"),
         (("chat", "--model", "tiny"), "cli.prompt"),
         (("chat", "--model", "tiny", ""), "cli.prompt"),
         (("chat", "--model", "tiny", "--temperature", "nan", "hi"), "sampling.range"),

@@ -21,6 +21,9 @@ from engine.protocol import (
     Meter,
     Models,
     Phase,
+    Reasoning,
+    ReasoningChoices,
+    SpanKind,
     Started,
     StopReason,
     Text,
@@ -30,6 +33,7 @@ from tests.helpers.host_client import HostClient
 from tests.helpers.tiny import write_mixtral
 
 HELLO = (ChatMessage("user", "hello"),)
+THINKER = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think></think>' if enable_thinking is false else '<think>' }}"
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +43,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     write_mixtral(models / "tiny", max_position_embeddings=4096)
     write_mixtral(models / "broken")
     (models / "broken" / "model.safetensors").write_bytes(b"")
+    write_mixtral(home / "thinker")
+    (home / "thinker" / "chat_template.jinja").write_text(THINKER)
     return os.environ | {"XDG_DATA_HOME": str(home)}
 
 
@@ -74,6 +80,26 @@ def test_models_load_generate(environment: dict[str, str]) -> None:
         assert len(records) == finished.new_tokens == sum(event.tokens for event in texts), "a short prompt is one chunk"
         assert records[0].phase is Phase.PREFILL
         assert host.bad_lines == 0
+
+
+def test_a_thought_is_told_as_one_and_can_be_switched_off_where_the_template_lets(environment: dict[str, str]) -> None:
+    """A random model never closes what its prompt has opened."""
+    with HostClient(environment) as host:
+        host.send(Load(1, str(Path(environment["XDG_DATA_HOME"]) / "thinker")))
+        loaded = host.wait_for(Loaded)[-1]
+        assert isinstance(loaded, Loaded)
+        assert loaded.reasoning == ReasoningChoices(can_switch=True, is_on=True)
+        kinds = []
+        for number, reasoning in enumerate((Reasoning(), Reasoning(is_on=False)), start=2):
+            host.send(Generate(number, HELLO, Sampling(max_tokens=40, seed=1), reasoning))
+            texts = [event for event in host.wait_for(Finished) if isinstance(event, Text)]
+            assert sum(text.tokens for text in texts) == 40
+            kinds.append({text.kind for text in texts if text.text})
+        assert kinds == [{SpanKind.THOUGHT}, {SpanKind.ANSWER}]
+        host.send(Generate(9, HELLO, reasoning=Reasoning("high")))
+        failed = host.wait_for(Failed)[-1]
+        assert isinstance(failed, Failed)
+        assert failed.code == "reasoning.effort"
 
 
 def test_a_second_turn_reuses_the_first(environment: dict[str, str]) -> None:

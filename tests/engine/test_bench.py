@@ -28,7 +28,48 @@ def test_rates_are_numbers_and_come_back_from_their_file(tiny: Path) -> None:
     rates = measure(inspect(tiny), Reference(), 0.02, lambda done, total: steps.append((done, total)))
     assert rates.is_usable
     assert Rates.from_json(rates.to_json()) == rates
-    assert steps == [(number, len(steps)) for number in range(len(steps))], "progress counts up to its total"
+    assert steps == [(number, steps[0][1]) for number in range(len(steps))], "progress counts up"
+    assert len(steps) <= steps[0][1]
+
+
+class _Clock:
+    """Goes on by itself with every look at it, as on a computer of some speed."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self._step = 0.0, step
+
+    def perf_counter(self) -> float:
+        self.now += self._step
+        return self.now
+
+    def time(self) -> float:
+        return 1.0
+
+
+def test_the_time_is_kept_however_little_of_it_there_is(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = inspect(tiny)
+    for module in ("engine.bench", "engine.rehearsal"):
+        monkeypatch.setattr(f"{module}._CACHE_BYTES", 1 << 20)
+
+    def taken(seconds: float) -> float:
+        clock = _Clock(0.01)
+        monkeypatch.setattr("engine.bench.time", clock)
+        monkeypatch.setattr("engine.rehearsal.time", clock)
+        assert measure(source, Reference(), seconds).is_usable
+        return clock.now
+
+    least = taken(0.0)
+    assert least < 2.5, "once through everything, on a computer that takes 10 ms for each piece"
+    for seconds in (least, 2 * least, 5 * least):
+        assert taken(seconds) < 1.1 * seconds
+
+
+def test_formats_keep_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock(0.01)
+    monkeypatch.setattr("engine.bench_formats.time", clock)
+    curves = measure_formats(kernels_named("native"), seconds=5.0)
+    assert len(curves) == 5
+    assert clock.now < 5.5
 
 
 @pytest.mark.parametrize(

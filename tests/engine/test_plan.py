@@ -9,19 +9,12 @@ from engine.config import Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Machine
 from engine.meter import Link, Origin
-from engine.plan.footprint import Footprint
 from engine.plan.locality import PUBLISHED, UNIFORM
 from engine.plan.plan import make_plan
 from engine.plan.predict import predict, resident_share
 from engine.protocol import Plan
 from engine.units import GB
-from tests.helpers.rates import RATES
-
-QWEN3_30B = Footprint(
-    name="Qwen3-30B-A3B", architecture="qwen3_moe", weight_format="BF16", model_bytes=61 * GB, dense_bytes=3_100_000_000,
-    dense_read_bytes=2_500_000_000, expert_bytes=9_437_184, slot_bytes=9_445_376, num_moe_layers=48, num_experts=128, top_k=8,
-    num_layers=48, num_kv_heads=4, head_dim=128, hidden_size=2048, expert_size=768, vocab_size=151_936, max_context=40_960, looked_up_bytes=622_329_856,
-)  # fmt: skip
+from tests.helpers.rates import QWEN3_30B, RATES
 
 
 def _machine(gigabytes: float) -> Machine:

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from engine import session as sessions
 from engine.kv.cache import KvCache
 from engine.kv.state import States
 from engine.models.recurrent import gated_delta, short_conv
@@ -79,9 +78,9 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.filterwarnings("ignore")  # the reference warns about its own affairs
-def test_a_prompt_in_chunks_and_its_reuse(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "PREFILL_CHUNK", 7)
+def test_a_prompt_in_chunks_and_its_reuse(golden: Golden) -> None:
     with session_on(golden.folder) as (session, _):
+        session._chunk = 7
 
         def check(logits: torch.Tensor, position: int) -> None:
             assert float((logits - golden.logits[position]).norm() / golden.logits[position].norm()) < 1e-4, position

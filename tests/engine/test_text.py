@@ -1,4 +1,4 @@
-"""Streaming text: pieces join to the whole, no half character, stop strings in pieces; templates as published."""
+"""Text: pieces join to the whole, no half character, stop strings in pieces, special tokens that a person typed."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as HfTokenizer
 
-from engine.errors import EngineError
 from engine.protocol import ChatMessage
-from engine.text import template as templates
 from engine.text.special import mark, special_tokens
 from engine.text.stream import StopStrings
 from engine.text.template import ChatTemplate
@@ -68,53 +66,6 @@ def test_stop_strings_arriving_in_pieces(text: str, stops: list[str], kept: str,
 def _template(folder: Path, template: object) -> ChatTemplate:
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "bos_token": {"content": "<s>"}}))
     return ChatTemplate(folder)
-
-
-def test_templates_get_what_published_ones_use(tmp_path: Path) -> None:
-    source = (
-        "{{ bos_token }}{% for m in messages %}{% if loop.first %}{{ m['content'] | tojson }}{% endif %}{% break %}{% endfor %}"
-    )
-    assert _template(tmp_path, source).render([ChatMessage("user", 'say "é"')]) == '<s>"say \\"é\\""'
-    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
-    assert _template(tmp_path, named).render([]) == "yes"
-    (tmp_path / "chat_template.jinja").write_text("from the file")
-    assert _template(tmp_path, "from the config").render([]) == "from the file"
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ ''.__class__.__mro__ }}",
-        "{{ '%999999999d' % 3 }}",
-        "{{ '%999999999d' | format(3) }}",
-        "{{ 'x' | center(999999999) }}",
-        "{{ 'x' | indent(width=999999999, first=true) }}",
-        "{% for n in range(1000) %}{{ 'x' * 100000 }}{% endfor %}",
-        "{{ 1 / 0 }}",
-        "{{ undefined_function() }}",
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
-        "{{ 'x' * 10 ** 12 }}",
-        "{{ ['x'] * 10 ** 7 }}",
-        "{{ 9 ** 9 ** 9 }}",
-    ],
-)
-def test_a_template_that_fails_is_one_sentence(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "_SECONDS", 0.3)
-    with pytest.raises(EngineError, match="chat template"):
-        _template(tmp_path, source).render([ChatMessage("user", "hi")])
-
-
-def test_a_refused_conversation_is_told_in_the_templates_words(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="roles must alternate") as caught:
-        _template(tmp_path, "{{ raise_exception('roles must alternate') }}").render([ChatMessage("user", "hi")])
-    assert caught.value.code == "prompt.refused"
-
-
-@pytest.mark.parametrize("template", [["x"], 5, None, [{"name": "rag"}]])
-def test_no_usable_template_is_named(tmp_path: Path, template: object) -> None:
-    with pytest.raises(EngineError, match="no chat template"):
-        _template(tmp_path, template)
 
 
 def test_truncation_and_padding_of_a_file_saved_in_training_are_not_used(tmp_path: Path, tokenizer: Tokenizer) -> None:

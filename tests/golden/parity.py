@@ -330,7 +330,7 @@ def measure(golden: Golden, kernels: Kernels, slots: int | None = None) -> Error
 
 def _watched(session: Session, factor: float) -> list[list[torch.Tensor]]:
     """Copies of the stream [T, H] after each layer of the passes to come."""
-    decoder: Any = session._model
+    decoder: Any = session._parts.model
     streams: list[list[torch.Tensor]] = [[] for _ in decoder._blocks]
 
     def watch(block: Any, kept: list[torch.Tensor]) -> Callable[..., None]:

@@ -51,4 +51,4 @@ def test_a_verdict_before_the_download_knows_the_cache(golden: Golden) -> None:
 def test_the_cache_is_as_large_as_the_plan_says(golden: Golden) -> None:
     with session_on(golden.folder) as (session, _):
         session.sync(golden.tokens)
-        assert session._kv.bytes_per_token == inspect(golden.folder).footprint.kv_bytes_per_token
+        assert session._parts.kv.bytes_per_token == inspect(golden.folder).footprint.kv_bytes_per_token

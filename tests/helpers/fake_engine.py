@@ -3,7 +3,7 @@
 Standard library only and no import of `engine`, so that it starts in a few ms and cannot share the protocol's bugs.
 
     fake_engine.py [MODE] [--rate TOKENS/S] [--after N] [--tokens N] [--links vram,pcie,ram,disk] [--notice SENTENCE]
-                   [--code CODE]
+                   [--code CODE] [--thinks]
 
 normal         streams a Markdown answer, honours Cancel
 slow           the same at 3 tokens/s, with a slow load
@@ -18,6 +18,8 @@ fail-load      answers every Load with Failed and CODE
 fail-generate  answers every Generate with Failed
 strict         refuses a conversation whose roles do not alternate, as most models' templates do
 no-models      knows no model
+
+With --thinks an answer begins with a thought and ends with the call of a tool, and the model takes a reasoning effort.
 """
 
 import argparse
@@ -62,6 +64,8 @@ If it is still slow, check these in order:
 
 Both plans return *the same rows*; only the way to them differs.
 """
+THOUGHT = "The column is wrapped in a function, so the index cannot be used.\n\nSuggest a **range**, and look at the plan."
+CALL = 'explain_query\n{\n  "sql": "SELECT id, total FROM orders WHERE created_at >= \'2026-11-28\'",\n  "analyze": true\n}'
 EXPERT_BYTES = 13_271_040
 LAYERS, EXPERTS, TOP_K = 24, 32, 4
 CEILINGS = {"vram": 760.0, "pcie": 24.6, "ram": 56.3, "disk": 6.9}
@@ -80,6 +84,7 @@ class FakeEngine:
         self.links: list[str] = options.links.split(",")
         self.notice: str = options.notice
         self.code: str = options.code
+        self.thinks: bool = options.thinks
         self.random = random.Random(7)
         self.inbox: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.waiting: list[dict[str, Any]] = []
@@ -106,10 +111,10 @@ class FakeEngine:
             self.inbox.put(json.loads(line))
         self.inbox.put(None)
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, message: str, **fields: Any) -> None:
         if self.mode == "garbage":
             print(self.random.choice(GARBAGE))
-        print(json.dumps({"type": kind, **fields}), flush=True)
+        print(json.dumps({"type": message, **fields}), flush=True)
 
     def list_models(self, request: dict[str, Any]) -> None:
         models = [
@@ -135,7 +140,8 @@ class FakeEngine:
             return self.send("Failed", request_id=request_id, code=self.code, text=text, hint="Close other programs.")
         self.is_loaded = True
         plan = self.plan(request["model"], request.get("wishes") or {})
-        return self.send("Loaded", request_id=request_id, plan=plan, notice=self.notice)
+        reasoning = {"efforts": ["low", "medium", "high"], "default_effort": "medium"} if self.thinks else {}
+        return self.send("Loaded", request_id=request_id, plan=plan, notice=self.notice, reasoning=reasoning)
 
     def plan(self, model: str, wishes: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -213,6 +219,8 @@ class FakeEngine:
         words = re.findall(r"\s*\S+", "\n\n" + ANSWER)
         target = self.tokens or len(words)
         text, records, sent = "", [], 0
+        if self.thinks:
+            self.think(request_id)
         text_at = meter_at = begun = time.perf_counter()
         for made in range(1, min(target, limit) + 1):
             time.sleep(max(0.0, begun + made / self.rate - time.perf_counter()))
@@ -221,7 +229,7 @@ class FakeEngine:
             records.append(self.traffic("decode", self.random.gauss(1, 0.08) / self.rate, 1, jitter=0.12))
             now = time.perf_counter()
             if is_last or now - text_at >= TEXT_SECONDS:
-                self.send("Text", request_id=request_id, text=text, tokens=made - sent, total_tokens=made)
+                self.send("Text", request_id=request_id, text=text, tokens=made - sent, total_tokens=made, span=1)
                 text, sent, text_at = "", made, now
             if is_last or now - meter_at >= METER_SECONDS:
                 self.send("Meter", request_id=request_id, records=records)
@@ -230,7 +238,14 @@ class FakeEngine:
             if self.is_cancelled(request_id):
                 self.send("Meter", request_id=request_id, records=records)
                 return made, "cancelled"
+        if self.thinks:
+            self.send("Text", request_id=request_id, text=CALL, tokens=1, total_tokens=target, kind="call", span=2)
         return min(target, limit), "end" if target <= limit else "max_tokens"
+
+    def think(self, request_id: int) -> None:
+        for made, word in enumerate(re.findall(r"\s*\S+", THOUGHT), start=1):
+            time.sleep(1 / self.rate)
+            self.send("Text", request_id=request_id, text=word, tokens=1, total_tokens=made, kind="thought", span=0)
 
     def misbehave(self, made: int) -> None:
         if made < self.after:
@@ -276,6 +291,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=0, help="length of an answer; 0 is the whole text once")
     parser.add_argument("--links", default="vram,pcie,ram,disk")
     parser.add_argument("--notice", default="", help="said of every loaded model")
+    parser.add_argument("--thinks", action="store_true", help="see above")
     parser.add_argument("--code", default="plan.too_large", help="of a load that fails")
     return FakeEngine(parser.parse_args()).run()
 

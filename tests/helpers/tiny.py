@@ -1,7 +1,7 @@
 """Tiny random checkpoints in hub layout, written without the engine's own reader, and a session over any of them."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +16,12 @@ from engine.config import Wishes
 from engine.engine import inspect, open_session, plan_for
 from engine.errors import EngineError
 from engine.experts.policy import Expert
+from engine.experts.vram import Device
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import Native
 from engine.kernels.reference import Reference
 from engine.protocol import Plan
-from engine.session import Session
+from engine.session import FallBack, Session
 from engine.tiers.disk import DiskReader
 
 MIXTRAL: dict[str, Any] = {
@@ -105,15 +106,23 @@ def session_on(
     kernels: Kernels | None = None,
     heat: Mapping[Expert, float] | None = None,
     room: Callable[[], int] = lambda: 1 << 40,
+    devices: Sequence[Device] = (),
+    vram_slots: int = 0,
+    fall_back: FallBack | None = None,
     **wishes: Any,
 ) -> Iterator[tuple[Session, Plan]]:
-    """A session without tokenizer; `slots_per_layer` overrides what the planner would give."""
+    """A session without tokenizer; `slots_per_layer` and `vram_slots` override what the planner would give."""
     source = inspect(folder)
     plan = plan_for(source, Wishes(**({"context": 256} | wishes)))
     if slots_per_layer is not None:
         plan = replace(plan, slots_per_layer=(slots_per_layer,) * plan.num_layers)
+    plan = replace(plan, vram_slots=vram_slots)
     reader = DiskReader()
     try:
-        yield open_session(source, plan, reader, kernels or Reference(), heat=heat, room=room), plan
+        ours = kernels or Reference()
+        yield (
+            open_session(source, plan, reader, ours, heat=heat, room=room, devices=devices, fall_back=fall_back),
+            plan,
+        )
     finally:
         reader.close()

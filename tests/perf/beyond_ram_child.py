@@ -87,7 +87,7 @@ def _stoker(job: Job) -> Result:
     kernels, notice = open_kernels()
     session = open_session(source, plan, reader, kernels)
     if job.trace:
-        session._experts = _Forced(session._experts, Path(job.trace))  # type: ignore[assignment]
+        session._parts.experts = _Forced(session._parts.experts, Path(job.trace))  # type: ignore[assignment]
     session.sync(job.prompt)
     for token in job.warm_up:
         session.step(token)

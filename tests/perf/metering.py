@@ -50,7 +50,8 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in meters}
     for number in range(options.rounds):
         for name, meter in sorted(meters.items(), reverse=number % 2 == 1):  # whoever comes second must not always gain
-            engine.session._meter = engine.session._experts._meter = meter
+            parts = engine.session._parts
+            parts.meter = parts.experts._meter = parts.experts._lanes._meter = meter  # type: ignore[attr-defined]
             seconds[name].append(_decode_seconds(engine, prompt, options.tokens))
     differences = [a / b - 1 for a, b in zip(seconds["counted"], seconds["uncounted"], strict=True)]
     median = {name: statistics.median(values) for name, values in seconds.items()}

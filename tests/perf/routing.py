@@ -78,15 +78,15 @@ class RoutingRecorder:
     """Stands between a session's model and its experts and keeps the ids of every pass."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._run = session, session._experts
+        self._session, self._run = session, session._parts.experts
         self._ids: dict[int, list[Ids]] = {}
 
     def __enter__(self) -> "RoutingRecorder":
-        self._session._experts = self  # type: ignore[assignment]
+        self._session._parts.experts = self  # type: ignore[assignment]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._session._experts = self._run
+        self._session._parts.experts = self._run
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         self._ids.setdefault(layer, []).append(ids.numpy().copy())

@@ -93,7 +93,7 @@ def measure(app: QApplication, seconds: float, rate: int) -> dict[str, dict[str,
         idle.run(app, min(2.0, seconds))
         generate = studio.engine.generate
         # The fake engine reads 2000 tokens/s: with the whole history it would read for a minute before it writes.
-        studio.engine.generate = lambda messages, sampling: generate(messages[-1:], sampling)  # type: ignore[method-assign]
+        studio.engine.generate = lambda messages, *more: generate(messages[-1:], *more)  # type: ignore[method-assign]
         studio.send("Go on.")
         studio.run_until(lambda: len(studio.page._messages.last_content) > 500, 20)
         at_end = Ticks()

@@ -12,12 +12,13 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.backends.local import EngineState, LocalEngine
 from app.core.chats import AnswerStats, Chat, ChatStore, MessageState, NotSavedError, StoredMessage
 from app.core.figures import format_count
+from app.core.said import Said
 from app.core.settings import Settings
 from app.core.shown_message import ENGINE_DIED
 from app.item_models.messages import MessagesModel
 from app.item_models.meter import MeterModel
 from app.pages.chat.conversation import conversation
-from engine.protocol import Failed, Finished, Meter, Progress, Sampling, Started, StopReason, Text
+from engine.protocol import NO_REASONING, Failed, Finished, Meter, Progress, Reasoning, Sampling, Started, StopReason, Text
 
 _STORE_MS = 250
 _STOP_MS = 8000  # one token of a model that streams from a slow disk may take seconds
@@ -35,10 +36,17 @@ class _Answer:
     model: str
     begun: float
     prompt_tokens: int = 0
-    content: list[str] = field(default_factory=list)
+    said: Said = field(default_factory=Said)
+    unread: list[Text] = field(default_factory=list)  # what is not in `said` yet
     first_at: float = 0.0
     first_tokens: int = 0
     total_tokens: int = 0
+
+    def read(self) -> Said:
+        """All of it so far."""
+        self.said = self.said.plus(self.unread)
+        self.unread.clear()
+        return self.said
 
     def stats(self, now: float) -> AnswerStats:
         """The figures so far, by the window's clock; the engine's own replace them at the end."""
@@ -51,7 +59,7 @@ class _Answer:
 class _Final:
     """How an answer ended."""
 
-    content: str
+    said: Said
     state: MessageState
     stats: AnswerStats
 
@@ -85,6 +93,7 @@ class ChatController(QObject):
         self._is_unsaved_told = False
         self._context_used: dict[int, int] = {}  # tokens by chat, as far as this session knows
         self.chat: Chat | None = None
+        self._next_reasoning = ""  # of the chat that does not exist yet
         self._store_timer = QTimer(self, interval=_STORE_MS)
         self._store_timer.timeout.connect(self._store)
         self._patience = QTimer(self, interval=_STOP_MS, singleShot=True)
@@ -118,6 +127,20 @@ class ChatController(QObject):
         """Tokens of the open conversation; None when this session has not counted them."""
         return self._context_used.get(self.chat.id) if self.chat else 0
 
+    @property
+    def reasoning(self) -> str:
+        """Key of what was chosen for the open conversation, see `reasoning_words`."""
+        return self.chat.reasoning if self.chat is not None else self._next_reasoning
+
+    def choose_reasoning(self, key: str) -> None:
+        """From the next answer on. Raises `NotSavedError`."""
+        if self.chat is None:
+            self._next_reasoning = key
+        else:
+            self._chats.set_reasoning(self.chat.id, key)
+            self.chat = replace(self.chat, reasoning=key)
+            self.chats_changed.emit()
+
     def new_chat(self) -> None:
         self.chat = None
         self._messages.reset(())
@@ -146,26 +169,31 @@ class ChatController(QObject):
         self.open(chat)
         self.chats_changed.emit()
 
-    def send(self, text: str, model: str) -> None:
+    def send(self, text: str, model: str, reasoning: Reasoning = NO_REASONING) -> None:
         """`model` is the name that the answer is stored with. Raises `NotSavedError`; nothing has happened then."""
         assert not self.is_answering, "one answer at a time"
         is_new = self.chat is None
-        chat = self.chat or self._chats.create(title_of(text))
+        chat = self.chat or self._created(title_of(text))
         question, answer = self._chats.add_question(chat.id, text)
         self.chat = chat
         self._messages.add(question)
-        self._begin_answer(answer, model)
+        self._begin_answer(answer, model, reasoning)
         self.chats_changed.emit()
         if is_new:
             self.opened.emit(self.chat)
 
-    def regenerate(self, message_id: int, model: str) -> None:
+    def _created(self, title: str) -> Chat:
+        chat = self._chats.create(title)
+        self._chats.set_reasoning(chat.id, self._next_reasoning)
+        return replace(chat, reasoning=self._next_reasoning)
+
+    def regenerate(self, message_id: int, model: str, reasoning: Reasoning = NO_REASONING) -> None:
         """Answer again; that message and all after it are gone. Raises `NotSavedError`; nothing has happened then."""
         if self.is_answering or self.chat is None:
             return
         answer = self._chats.answer_again(self.chat.id, message_id)
         self._messages.remove_from(message_id)
-        self._begin_answer(answer, model)
+        self._begin_answer(answer, model, reasoning)
 
     def stop(self) -> None:
         if self._answer is not None:
@@ -174,13 +202,13 @@ class ChatController(QObject):
 
     # The answer
 
-    def _begin_answer(self, row: StoredMessage, model: str) -> None:
+    def _begin_answer(self, row: StoredMessage, model: str, reasoning: Reasoning) -> None:
         said = conversation(self._messages.messages)
         self._messages.add(row, notice="waiting for the engine")
         sampling = Sampling(
             max_tokens=self._settings.max_tokens, temperature=self._settings.temperature, top_p=self._settings.top_p
         )
-        request_id = self._engine.generate(said, sampling)
+        request_id = self._engine.generate(said, sampling, reasoning)
         self._answer = _Answer(request_id, row.id, row.chat_id, model, self._clock())
         self._store_timer.start()
         self.answering_changed.emit()
@@ -208,13 +236,13 @@ class ChatController(QObject):
         if answer is None:
             return
         now = self._clock()
-        if not answer.content:
+        if not answer.total_tokens:
             answer.first_at, answer.first_tokens = now, text.total_tokens
-        answer.content.append(text.text)
+        answer.unread.append(text)
         answer.total_tokens = text.total_tokens
         self._count_context(answer)
         if self.is_answering_here:
-            self._messages.append_text(text.text, answer.stats(now))
+            self._messages.append_text(text, answer.stats(now))
 
     def _metered(self, meter: Meter) -> None:
         if self._of(meter.request_id) is not None:
@@ -240,7 +268,7 @@ class ChatController(QObject):
         if answer is None:
             return
         is_interruption = failed.code in _INTERRUPTIONS
-        stats = answer.stats(self._clock()) if answer.content else AnswerStats(0, 0.0, 0.0, "", answer.model)
+        stats = answer.stats(self._clock()) if answer.total_tokens else AnswerStats(0, 0.0, 0.0, "", answer.model)
         if not is_interruption:
             stats = replace(stats, stop_reason=f"{failed.text} {failed.hint}".strip())
         elif failed.code == ENGINE_DIED:
@@ -249,7 +277,7 @@ class ChatController(QObject):
 
     def _end_answer(self, answer: _Answer, state: MessageState, stats: AnswerStats) -> None:
         self._patience.stop()
-        self._unsaved[answer.message_id] = _Final("".join(answer.content), state, stats)
+        self._unsaved[answer.message_id] = _Final(answer.read(), state, stats)
         if self.is_answering_here:
             self._messages.finish(state, stats)
         self._answer = None
@@ -262,11 +290,10 @@ class ChatController(QObject):
     def _store(self) -> None:
         try:
             for message_id, final in tuple(self._unsaved.items()):
-                self._chats.update_message(message_id, content=final.content, state=final.state, stats=final.stats)
+                self._keep(message_id, final.said, state=final.state, stats=final.stats)
                 del self._unsaved[message_id]
-            if self._answer is not None and self._answer.content:
-                self._answer.content = ["".join(self._answer.content)]
-                self._chats.update_message(self._answer.message_id, content=self._answer.content[0])
+            if self._answer is not None and self._answer.total_tokens:
+                self._keep(self._answer.message_id, self._answer.read())
         except NotSavedError as error:
             if not self._is_unsaved_told:
                 self._is_unsaved_told = True
@@ -278,6 +305,12 @@ class ChatController(QObject):
             self._is_unsaved_told = False
             self.saved_after_all.emit()
 
+    def _keep(self, message_id: int, said: Said, state: MessageState | None = None, stats: AnswerStats | None = None) -> None:
+        """Raises `NotSavedError`."""
+        self._chats.update_message(
+            message_id, content=said.content, thought=said.thought, calls=said.calls, state=state, stats=stats
+        )
+
     def _engine_changed(self, state: EngineState) -> None:
         """The engine is stopped when the window closes: the last moment at which an ended answer can be stored."""
         if state is EngineState.STOPPED:
@@ -287,14 +320,18 @@ class ChatController(QObject):
         """What the store could not take is still here."""
         final = self._unsaved.get(message.id)
         if final is not None:
-            return replace(message, content=final.content, state=final.state, stats=final.stats)
+            return replace(_with(message, final.said), state=final.state, stats=final.stats)
         if self._answer is not None and self._answer.message_id == message.id:
-            return replace(message, content="".join(self._answer.content))
+            return _with(message, self._answer.read())
         return message
 
     def _count_context(self, answer: _Answer) -> None:
         self._context_used[answer.chat_id] = answer.prompt_tokens + answer.total_tokens
         self.context_changed.emit()
+
+
+def _with(message: StoredMessage, said: Said) -> StoredMessage:
+    return replace(message, content=said.content, thought=said.thought, calls=said.calls)
 
 
 def title_of(text: str) -> str:

@@ -15,11 +15,13 @@ def conversation(messages: Iterable[StoredMessage]) -> tuple[ChatMessage, ...]:
     """
     turns: list[ChatMessage] = []
     for message in messages:
-        is_said = message.state in _SENT_STATES and bool(message.content.strip())
+        # Nothing runs tools yet: a call without its result would be refused by some templates, so it goes back as text.
+        said = "\n\n".join(filter(None, (message.content, *message.calls)))
+        is_said = message.state in _SENT_STATES and bool(said.strip())
         if not is_said or (not turns and message.role != "user"):
             continue
         if turns and turns[-1].role == message.role:
-            turns[-1] = ChatMessage(message.role, f"{turns[-1].content}\n\n{message.content}")
+            turns[-1] = ChatMessage(message.role, f"{turns[-1].content}\n\n{said}")
         else:
-            turns.append(ChatMessage(message.role, message.content))
+            turns.append(ChatMessage(message.role, said, message.thought))
     return tuple(turns)

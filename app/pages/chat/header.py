@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QPushButton, Q
 
 from app.core.figures import format_bytes
 from app.core.tooltip import plain_tooltip
+from app.pages.chat.reasoning_chip import ReasoningChip
 from app.widgets.theme import Theme
 from engine.protocol import ModelEntry
 
@@ -46,6 +47,7 @@ class ChatHeader(QFrame):
         self._menu.setToolTipsVisible(True)
         self._menu.aboutToShow.connect(self.models_wanted)
         self._chip.setMenu(self._menu)
+        self.reasoning = ReasoningChip(self)
         self._meter = QPushButton("Meter", self)
         self._meter.setCheckable(True)
         self._meter.setToolTip("Show or hide the meter (Ctrl+M)")
@@ -56,6 +58,7 @@ class ChatHeader(QFrame):
         row.addWidget(self._fold)
         row.addWidget(self._title, 1)
         row.addWidget(self._chip)
+        row.addWidget(self.reasoning)
         row.addWidget(self._meter)
         theme.changed.connect(self._paint_icons)
         self._paint_icons()

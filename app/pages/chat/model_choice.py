@@ -10,10 +10,15 @@ from PySide6.QtCore import QObject, Signal
 from app.backends.local import EngineState, LocalEngine
 from app.core.problem import Action, Problem
 from app.core.settings import Settings
-from engine.protocol import Failed, Hello, Loaded, ModelEntry, Models, Plan, Progress, Wishes
+from engine.protocol import Failed, Hello, Loaded, ModelEntry, Models, Plan, Progress, ReasoningChoices, Wishes
 
-_WISHES = ("expert_ram", "context")  # settings that a model is planned for
-_OF_SETTINGS = ("plan.context", "plan.too_much", "plan.below_floor")  # the same model loads with other settings
+_WISHES = ("expert_ram", "context", "prefill_chunk")  # settings that a model is planned for
+_OF_SETTINGS = (
+    "plan.context",
+    "plan.too_much",
+    "plan.below_floor",
+    "plan.prefill_chunk",
+)  # the same model loads with other settings
 _OWN_DOING = ("engine.superseded", "engine.restarted", "engine.stopped")  # asked for by the person: no problem to show
 
 
@@ -36,6 +41,7 @@ class ModelChoice(QObject):
         self.loading = ""  # name
         self.progress: Progress | None = None
         self.plan: Plan | None = None  # of the loaded model
+        self.reasoning = ReasoningChoices()  # what it takes
         self.name = ""  # of the model that is loaded, on its way or lost with the engine; or its folder
         engine.hello.connect(self._greeted)
         engine.models.connect(self._listed)
@@ -89,6 +95,7 @@ class ModelChoice(QObject):
         self._has_chosen = True
         self._settings.loading_model = name
         self.name, self.loading, self.progress, self.plan = name, _title(name), None, None
+        self.reasoning = ReasoningChoices()
         self._wishes = self._wanted()
         self._load_id = 0  # the load that this one supersedes fails at once and says nothing of this one
         self._load_id = self._engine.load(name, self._wishes)
@@ -103,7 +110,8 @@ class ModelChoice(QObject):
             self._engine.restart()
 
     def _wanted(self) -> Wishes:
-        return Wishes(expert_ram=self._settings.expert_ram or None, context=self._settings.context or None)
+        settings = self._settings
+        return Wishes(settings.expert_ram or None, settings.context or None, settings.prefill_chunk or None)
 
     def _setting_changed(self, key: str) -> None:
         if key in _WISHES:
@@ -140,7 +148,7 @@ class ModelChoice(QObject):
     def _loaded(self, loaded: Loaded) -> None:
         if loaded.request_id != self._load_id:
             return
-        self.loading, self.progress, self.plan = "", None, loaded.plan
+        self.loading, self.progress, self.plan, self.reasoning = "", None, loaded.plan, loaded.reasoning
         self._settings.loading_model = ""
         self._settings.model = self.name
         if loaded.notice:
@@ -163,7 +171,7 @@ class ModelChoice(QObject):
         self.changed.emit()
 
     def _died(self, cause: str, detail: str) -> None:
-        self.plan = None
+        self.plan, self.reasoning = None, ReasoningChoices()
         self.problem.emit(Problem(cause, detail, (("Restart", self.restart),), is_of_engine=True))
         self.changed.emit()
 

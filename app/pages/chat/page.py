@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
 
 from app.core.chats import Chat, NotSavedError
 from app.core.problem import Problem
+from app.core.reasoning_words import choices, chosen, wish
 from app.item_models.chat_list import ChatListModel
 from app.item_models.messages import MessagesModel
 from app.item_models.meter import MeterModel
@@ -34,6 +35,7 @@ from app.widgets.error_banner import ErrorBanner
 from app.widgets.message_view import MessageView
 from app.widgets.meter_panel import MeterPanel
 from app.widgets.meter_strip import MeterStrip
+from engine.protocol import Reasoning
 
 _RAIL = 56  # of the window beside this page
 _LIST_FROM, _PANEL_FROM = 1000 - _RAIL, 760  # page widths from which there is room for the list and for the panel
@@ -155,6 +157,7 @@ class ChatPage(QWidget):
         self._list.card.acted.connect(self._choice.restart)
         self._header.folder_wanted.connect(self._open_folder)
         self._header.models_wanted.connect(self._choice.look_again)
+        self._header.reasoning.chosen.connect(self._choose_reasoning)
         self._header.list_toggled.connect(self._toggle_list)
         self._header.meter_toggled.connect(self._set_meter_visible)
         self._placeholder.acted.connect(self._choice.look_again)
@@ -215,14 +218,24 @@ class ChatPage(QWidget):
 
     def _send(self, text: str) -> None:
         before = self._draft_of
-        if self._saved("The message", lambda: self._chat.send(text, self._choice.title), "It is still in the field."):
+        reasoning = self._reasoning()
+        kept = "It is still in the field."
+        if self._saved("The message", lambda: self._chat.send(text, self._choice.title, reasoning), kept):
             self._composer.clear()
             self._drafts.pop(before, None)  # a new chat has got its number, and what was sent is no draft
             self._view.scroll_to_end()
         self._composer.focus()
 
     def _regenerate(self, message_id: int) -> None:
-        self._saved("Another answer", lambda: self._chat.regenerate(message_id, self._choice.title))
+        self._saved("Another answer", lambda: self._chat.regenerate(message_id, self._choice.title, self._reasoning()))
+        self._composer.focus()
+
+    def _reasoning(self) -> Reasoning:
+        return wish(self._choice.reasoning, self._chat.reasoning)
+
+    def _choose_reasoning(self, key: str) -> None:
+        self._saved("That", lambda: self._chat.choose_reasoning(key))
+        self._show_state()
         self._composer.focus()
 
     def _undelete(self, chat: Chat) -> None:
@@ -293,6 +306,7 @@ class ChatPage(QWidget):
         self._list.card.show_state(card_state(state, choice))
         self._header.set_has_looked(has_looked)
         self._header.set_model(choice.title, is_loading=bool(choice.loading))
+        self._header.reasoning.show_choices(choices(choice.reasoning), chosen(choice.reasoning, self._chat.reasoning))
         self._header.set_models(choice.models or (), choice.name, choice.folder, can_reload=choice.can_reload)
         self._loading.setVisible(bool(choice.loading))
         self._loading.show_progress(choice.loading, choice.progress)

@@ -238,6 +238,7 @@ class WizardController(QObject):
         settings = self._services.settings
         try:
             settings.expert_ram, settings.context = outcome.expert_ram, outcome.context
+            settings.prefill_chunk = outcome.prefill_chunk
             settings.download_folder = outcome.folder
         except ValueError as error:
             self.problem.emit(str(error))

@@ -19,6 +19,7 @@ from app.pages.wizard.plan import PlanBody
 from app.widgets import ask
 from app.widgets.error_banner import ErrorBanner
 from app.widgets.step_list import StepList, StepView
+from app.widgets.token_dialog import TokenDialog
 from engine.protocol import DownloadState, Fit
 
 _SIDE_PX, _FOLDED_PX, _FOLD_BELOW = 232, 58, 900
@@ -42,7 +43,7 @@ class WizardPage(QWidget):
         self._measure = MeasureBody(self._controller, self)
         browse = lambda: self.page_wanted.emit("models")  # noqa: E731
         self._choose = ChooseBody(self._controller, services.theme, ask_folder, browse, self)
-        self._plan = PlanBody(self._controller, services.theme, self._begin_measuring, self)
+        self._plan = PlanBody(self._controller, services.theme, self._begin_measuring, self._sign_in, self)
         self._download = DownloadBody(services, self)
         self._stack = QStackedWidget(self)
         for body in (self._look, self._measure, self._choose, self._plan, self._download):
@@ -104,6 +105,14 @@ class WizardPage(QWidget):
     def _begin_measuring(self) -> None:
         self._controller.go(Step.MEASURE)
         self._controller.measure()
+
+    def _sign_in(self) -> None:
+        """For a repository that is given to some, whose headers the plan needs."""
+        choice, token = self._controller.flow.choice, self._services.token
+        repo = choice.key if choice is not None else ""
+        dialog = TokenDialog(lambda value, keep: token.save(value, keep=keep), self, repo=repo, has_token=bool(token.value))
+        if dialog.exec():
+            self._controller.ask_plan()
 
     def _change_folder(self) -> None:
         if folder := self._ask_folder(self, "Where should models go?"):

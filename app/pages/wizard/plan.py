@@ -7,9 +7,12 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
+from app.core.download_words import SIGN_IN_CODES
 from app.core.plan_words import (
     basis_words,
     caption,
+    chunk_price,
+    chunk_value,
     context_price,
     context_value,
     context_words,
@@ -18,12 +21,13 @@ from app.core.plan_words import (
     first_words,
     gain_rows,
     limit_words,
+    measured_words,
     picture,
     speed_words,
     subtitle,
 )
 from app.core.verdicts import FIT_COLORS, FIT_WORDS
-from app.core.wizard import NO_WISHES, Flow, amount, contexts, wished_bytes
+from app.core.wizard import NO_WISHES, Flow, amount, lengths, wished_bytes
 from app.pages.wizard.body import Body, card
 from app.pages.wizard.controller import WizardController
 from app.widgets.chip import Chip
@@ -36,11 +40,17 @@ from engine.protocol import Failed, Plan, RepoPlan, Verdict, Wishes, WishLimits
 _SIDE_PX = 296
 _TWO_COLUMNS, _ANY_PX = 760, 16_777_215
 _EXPERT_STOPS = 32
+_USUAL_CHUNK = 512  # where the slider stands while there is no plan to say so
 
 
 class PlanBody(Body):
     def __init__(
-        self, controller: WizardController, theme: Theme, measure: Callable[[], object], parent: QWidget | None = None
+        self,
+        controller: WizardController,
+        theme: Theme,
+        measure: Callable[[], object],
+        sign_in: Callable[[], object],
+        parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
         self._controller = controller
@@ -48,7 +58,9 @@ class PlanBody(Body):
         self._caution = text_label(kind="warn")
         self._where, self._caption = TierBars(theme, self), QLabel(self, textFormat=Qt.TextFormat.PlainText)
         self._context, self._experts = PriceRow("Context", self), PriceRow("Memory for experts", self)
+        self._chunk = PriceRow("Prompt at once", self)
         self._context.moved.connect(lambda tokens: controller.wish(context=tokens))
+        self._chunk.moved.connect(lambda tokens: controller.wish(prefill_chunk=tokens))
         self._experts.moved.connect(self._wish_experts)
         self._reset = QPushButton("Reset to recommended", self)
         self._reset.setProperty("kind", "ghost")
@@ -57,6 +69,7 @@ class PlanBody(Body):
         self._notes = text_label(kind="muted")
         self._speed, self._unit = text_label(kind="figure"), QLabel("tok/s", self)
         self._speed.setWordWrap(False)
+        self._measured = text_label(kind="name")
         self._first, self._unknown = text_label(kind="muted"), text_label(kind="muted-body")
         self._measure = QPushButton("Measure this computer", self)
         self._measure.clicked.connect(measure)
@@ -67,9 +80,15 @@ class PlanBody(Body):
         self._failure_title, self._failure_text = text_label(kind="name"), text_label(kind="muted-body")
         self._again = QPushButton("Try again", self)
         self._again.clicked.connect(controller.ask_plan)
+        self._sign_in = QPushButton("Sign in…", self)
+        self._sign_in.clicked.connect(sign_in)
         for widget in (self._failure_title, self._failure_text):
             failure.addWidget(widget)
-        failure.addWidget(self._again, 0, Qt.AlignmentFlag.AlignLeft)
+        buttons = QHBoxLayout()
+        buttons.addWidget(self._sign_in)
+        buttons.addWidget(self._again)
+        buttons.addStretch(1)
+        failure.addLayout(buttons)
         self._lay_out()
 
     def show_flow(self, flow: Flow) -> None:
@@ -106,6 +125,7 @@ class PlanBody(Body):
         if failed is not None:
             self._failure_title.setText("Cannot estimate, because its headers cannot be read")
             self._failure_text.setText(f"{failed.text} {failed.hint}".strip())
+            self._sign_in.setVisible(failed.code in SIGN_IN_CODES)
 
     def _show_plan(self, plan: Plan, flow: Flow) -> None:
         assert flow.plan is not None, "there is a plan"
@@ -122,6 +142,8 @@ class PlanBody(Body):
         self._unit.setVisible(bool(speed))
         self._first.setText(first_words(plan))
         self._first.setVisible(bool(self._first.text()))
+        self._measured.setText(measured_words(plan))
+        self._measured.setVisible(bool(self._measured.text()))
         self._unknown.setText(plan.unknown)
         self._unknown.setVisible(bool(plan.unknown))
         self._measure.setVisible(bool(plan.unknown) and not flow.has_rates)
@@ -139,9 +161,11 @@ class PlanBody(Body):
         self._reset.setVisible(wishes != NO_WISHES)
         if limits is None:
             return
-        lengths = contexts(limits.least_context, limits.most_context, plan.context)
+        stops = lengths(limits.least_context, limits.most_context, plan.context)
         wished = wishes.context or plan.context  # the slider stays where it was put until the plan for it is here
-        self._context.show_choice(lengths, wished, context_value(plan), context_price(plan))
+        self._context.show_choice(stops, wished, context_value(plan), context_price(plan))
+        stops = lengths(limits.least_prefill_chunk, limits.most_prefill_chunk, plan.prefill_chunk)
+        self._chunk.show_choice(stops, wishes.prefill_chunk or plan.prefill_chunk, chunk_value(plan), chunk_price(plan))
         stops = expert_stops(limits.least_expert_ram, limits.most_expert_ram)
         held = wished_bytes(wishes) or plan.expert_ram_bytes
         self._experts.show_choice(stops, held, experts_value(plan), experts_price(plan))
@@ -154,8 +178,11 @@ class PlanBody(Body):
         self._refusal.setText(f"{verdict.text} {verdict.hint}".strip() if verdict is not None else "")
         self._refusal.show()
         context = wishes.context or limits.least_context
-        lengths = contexts(limits.least_context, limits.most_context, context)
-        self._context.show_choice(lengths, context, context_words(wishes.context), "")
+        stops = lengths(limits.least_context, limits.most_context, context)
+        self._context.show_choice(stops, context, context_words(wishes.context), "")
+        chunk = wishes.prefill_chunk or _USUAL_CHUNK
+        stops = lengths(limits.least_prefill_chunk, limits.most_prefill_chunk, chunk)
+        self._chunk.show_choice(stops, chunk, context_words(wishes.prefill_chunk), "")
         stops = expert_stops(limits.least_expert_ram, limits.most_expert_ram)
         self._experts.show_choice(stops, limits.most_expert_ram, wishes.expert_ram or "automatic", "")
 
@@ -217,8 +244,8 @@ class PlanBody(Body):
         top.addWidget(_plain("What each choice costs", "name"), 1)
         top.addWidget(self._reset)
         inside.addLayout(top)
-        inside.addWidget(self._context)
-        inside.addWidget(self._experts)
+        for row in (self._context, self._chunk, self._experts):
+            inside.addWidget(row)
         inside.addWidget(self._refusal)
         return frame
 
@@ -232,7 +259,7 @@ class PlanBody(Body):
         figure.addStretch(1)
         self._unit.setContentsMargins(0, 0, 0, 7)
         inside.addLayout(figure)
-        for widget in (self._first, self._unknown):
+        for widget in (self._measured, self._first, self._unknown):
             inside.addWidget(widget)
         inside.addWidget(self._measure, 0, Qt.AlignmentFlag.AlignLeft)
         self._line = QFrame(self)

@@ -112,6 +112,15 @@ int check_block(const stoker_block_call& c) {
   return check_projection(c.o, c.hidden, query);
 }
 
+int check_delta(const stoker_delta_call& c) {
+  for (const void* pointer : {c.mixed, c.past, c.taps, c.gate, c.rate, c.decay, c.speed, c.bias, c.norm, c.memory,
+                              static_cast<const float*>(c.following), static_cast<const float*>(c.kept), static_cast<const float*>(c.y)})
+    if (pointer == nullptr) return STOKER_NULL_POINTER;
+  if (!is_size(c.value_heads, 4096) || !is_size(c.key_heads, c.value_heads) || c.value_heads % c.key_heads != 0) return STOKER_BAD_SHAPE;
+  if (!is_size(c.key_dim, 4096) || !is_size(c.value_dim, 4096) || !is_size(c.width, 64) || c.width < 2) return STOKER_BAD_SHAPE;
+  return c.eps >= 0 ? STOKER_OK : STOKER_BAD_OPTION;
+}
+
 int check_route(const stoker_route_call& c) {
   if (c.x == nullptr || c.router == nullptr || c.ids == nullptr || c.weights == nullptr) return STOKER_NULL_POINTER;
   if (const int status = stoker::check_matrix(*c.router)) return status;
@@ -200,6 +209,12 @@ int32_t stoker_attention_block(stoker_pool* pool, const stoker_block_call* call)
   if (pool == nullptr || call == nullptr) return STOKER_NULL_POINTER;
   if (const int status = check_block(*call)) return status;
   return serve(pool, [&] { return stoker::attention_block(*pool, *call); });
+}
+
+int32_t stoker_delta(stoker_pool* pool, const stoker_delta_call* call) {
+  if (pool == nullptr || call == nullptr) return STOKER_NULL_POINTER;
+  if (const int status = check_delta(*call)) return status;
+  return serve(pool, [&] { return stoker::delta(*pool, *call); });
 }
 
 int32_t stoker_route(stoker_pool* pool, const stoker_route_call* call) {

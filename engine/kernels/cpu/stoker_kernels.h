@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define STOKER_ABI_VERSION 3
+#define STOKER_ABI_VERSION 4
 
 enum stoker_status {
   STOKER_OK = 0,
@@ -160,6 +160,26 @@ typedef struct stoker_route_call {
   float* weights; /* [tokens, top_k] */
 } stoker_route_call;
 
+/* One token through the gated delta rule (Gated Delta Networks, Yang et al. 2024). Queries, keys and values are silu of a short
+ * convolution over `mixed` and what came before; queries and keys are of unit length, queries over sqrt(key_dim). Value head h uses
+ * key head h / (value_heads / key_heads). With a = exp(speed softplus(decay + bias)) and r = sigmoid(rate) a head's memory S becomes
+ * a S + k r (v - a S k), and y is norm(S q) silu(gate). No result may overlap an argument. */
+typedef struct stoker_delta_call {
+  int64_t key_heads, value_heads, key_dim, value_dim;
+  int64_t width;                   /* inputs that the convolution sees, the newest included: 2 or more */
+  const float* mixed;              /* [C]: queries, keys, values; C = 2 key_heads key_dim + value_heads value_dim */
+  const float* past;               /* [width - 1, C] */
+  const float* taps;               /* [width, C], the newest last */
+  const float *gate, *rate, *decay; /* [value_heads, value_dim]; [value_heads] */
+  const float *speed, *bias;       /* [value_heads] */
+  const float* norm;               /* [value_dim] */
+  const float* memory;             /* [value_heads, key_dim, value_dim] */
+  float *following, *kept;         /* what past and memory become */
+  float* y;                        /* [value_heads, value_dim] */
+  float eps;
+  int32_t reserved;
+} stoker_delta_call;
+
 typedef struct stoker_pool stoker_pool;
 
 STOKER_API int32_t stoker_abi_version(void);
@@ -179,6 +199,7 @@ STOKER_API int32_t stoker_linear(stoker_pool* pool, const float* x, int64_t toke
 STOKER_API int32_t stoker_moe(stoker_pool* pool, const stoker_moe_call* call);
 STOKER_API int32_t stoker_attention(stoker_pool* pool, const stoker_attention_call* call);
 STOKER_API int32_t stoker_attention_block(stoker_pool* pool, const stoker_block_call* call);
+STOKER_API int32_t stoker_delta(stoker_pool* pool, const stoker_delta_call* call);
 STOKER_API int32_t stoker_route(stoker_pool* pool, const stoker_route_call* call);
 
 /* Reads every byte once with all threads, for the machine's ceiling. */

@@ -70,6 +70,8 @@ struct Tier {
   void (*weighted_sum)(const float* outputs, int64_t stride, const float* weights, int64_t ranks, int64_t count, float* y);
   void (*attend)(const stoker_attention_call& call, int64_t kv_head, int64_t first_token, int64_t last_token, char* scratch);
   int64_t (*attend_bytes)(const stoker_attention_call& call);  // scratch per thread
+  void (*delta)(const stoker_delta_call& call, int64_t key_head, char* scratch);
+  int64_t (*delta_bytes)(const stoker_delta_call& call);  // scratch per thread
   void (*rms_norm)(const float* x, const float* weight, int64_t count, float eps, float* out);
   void (*rotate)(float* x, const float* cosine, const float* sine, int64_t half);
   void (*add_to)(float* x, const float* y, int64_t count);

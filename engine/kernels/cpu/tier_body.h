@@ -3,6 +3,7 @@
 
 #include "activate.h"
 #include "attend.h"
+#include "delta.h"
 #include "frame.h"
 #include "rows_columns.h"
 #include "rows_float.h"
@@ -77,8 +78,8 @@ uint64_t read_all(const char* data, int64_t bytes) {
 }
 
 #define STOKER_TIER_TABLE(name) \
-  {name, operand, prepare, scratch_bytes, rows, activate, weighted_sum, attend, attend_bytes, rms_norm, rotate, \
-   add_to, read_all}
+  {name, operand, prepare, scratch_bytes, rows, activate, weighted_sum, attend, attend_bytes, delta, \
+   delta_bytes, rms_norm, rotate, add_to, read_all}
 
 }  // namespace
 }  // namespace stoker

@@ -1,0 +1,243 @@
+"""A layer's experts on devices: those in VRAM there, the others gathered into it or computed in RAM, as `MissPath` says.
+
+Every row of outputs is written by one lane, and rows are summed in routing order: the sum does not show which lane it was.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+
+from engine.experts.call import Call
+from engine.experts.lanes import CpuLane
+from engine.experts.miss import Lane, MissPath
+from engine.experts.miss import Lanes as Costs
+from engine.experts.policy import Expert
+from engine.experts.vram import VramTier
+from engine.kernels.weights import ExpertMath
+from engine.meter import Link, Meter, Phase
+from engine.tiers.arena import RamArena
+from engine.tiers.copy import Copy, Timing
+
+_FEW_ROWS = 4  # of one expert in a batch: up to there the CPU computes it about as fast as a single one
+_PATIENCE = 32  # tokens without a hit in VRAM, after which that is said
+_UNKNOWN = Costs(Lane(20e-6, 1e-3), Lane(50e-6, 1e-3))
+_SPREAD = 2654435761  # a multiplier that scatters consecutive numbers
+
+
+@dataclass(eq=False)
+class _Step:
+    """What a layer-step has under way, to be learned from once it has ended."""
+
+    gathered: int
+    computed: int
+    copies: list[Copy] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+
+
+class DeviceLanes:
+    """`Lanes` over tiers of VRAM, where x is on the first one's device, and over the CPU. `path` is for the caller to set."""
+
+    def __init__(
+        self,
+        tiers: Sequence[VramTier],
+        cpu: CpuLane,
+        ram: RamArena,
+        math: ExpertMath,
+        meter: Meter,
+        expert_bytes: int,
+        hidden_size: int,
+    ) -> None:
+        self.tiers, self._cpu, self.ram = tiers, cpu, ram
+        self.path = MissPath(_UNKNOWN)
+        self._math, self._meter, self._expert_bytes, self._hidden_size = math, meter, expert_bytes, hidden_size
+        self._bounds = list(accumulate(tier.arena.num_slots for tier in tiers))
+        self._is_decode = False
+        self._begun = 0.0
+        self._steps: list[_Step] = []  # since the host last waited for the devices
+        self._timings: list[tuple[Timing, int]] = []  # with the bytes of each
+        self._reading: list[Copy] = []  # may still read RAM
+        self._hits = self._tokens_without_hit = 0
+
+    @property
+    def notice(self) -> str:
+        """A sentence where the cache in VRAM serves nobody."""
+        count = self._tokens_without_hit
+        return f"None of the last {count} tokens found an expert in VRAM." if count >= _PATIENCE else ""
+
+    def begin_pass(self, phase: Phase) -> None:
+        self._is_decode, self._begun, self._hits = phase is Phase.DECODE, time.perf_counter(), 0
+        for tier in self.tiers:
+            if tier.budget.is_due():
+                self.release()
+                tier.budget.adjust()
+
+    def begin(self, call: Call) -> list[Expert]:
+        self._learn()
+        call.outputs = call.x.new_empty(*call.shape, call.x.shape[1])
+        for tier in self.tiers:
+            tier.look_up([expert for expert in call.wanted if self._tier_of(expert) is tier])
+        served = {expert for tier in self.tiers for expert in tier.hits}
+        self._hits += len(served)
+        self._meter.in_vram(len(served))
+        return [expert for expert in call.wanted if expert not in served]
+
+    def serve(self, call: Call, slots: dict[Expert, int], *, is_last: bool) -> torch.Tensor | None:
+        if self._is_decode or len(call.numbers) <= _FEW_ROWS * len(call.wanted):
+            self._divide(call, slots)
+        else:
+            self._run_hits(call)
+            for tier in self.tiers:
+                self._stream(call, tier, {one: slot for one, slot in slots.items() if self._tier_of(one) is tier})
+        if not is_last:
+            return None
+        if self._is_decode:
+            for tier in self.tiers:
+                own = [expert for expert in call.wanted if self._tier_of(expert) is tier]
+                tier.cache.touch(call.layer, [expert for _, expert in own])
+        return self._moe(self.tiers[0], call, call.x, {}, call.outputs, call.weights)
+
+    def release(self) -> None:
+        for copy in self._reading:
+            self._meter.add(Link.PCIE, 0, copy.finish())
+        self._reading.clear()
+
+    def end_pass(self) -> None:
+        self._learn()
+        if self._is_decode:
+            self.path.end_token(time.perf_counter() - self._begun)
+            self._tokens_without_hit = 0 if self._hits else self._tokens_without_hit + 1
+
+    def shrink(self, share: float) -> bool:
+        """Give so much of the slots back, as memory was refused. False where that is not possible any more."""
+        self.release()
+        self._learn()
+        return sum(tier.budget.shrink(share) for tier in self.tiers) > 0
+
+    def _tier_of(self, expert: Expert) -> VramTier:
+        """Which device an expert belongs to, in proportion to their slots and whatever its layer is."""
+        if len(self.tiers) == 1:
+            return self.tiers[0]
+        place = (expert[0] << 16 | expert[1]) * _SPREAD % (1 << 32) * self._bounds[-1] >> 32
+        return next(tier for tier, bound in zip(self.tiers, self._bounds, strict=True) if place < bound)
+
+    def _divide(self, call: Call, slots: dict[Expert, int]) -> None:
+        """Some are gathered while the CPU computes the others. The warmest are gathered, as they will be wanted again."""
+        count = self.path.split(len(slots)) if slots else 0
+        warmest = sorted(slots, key=lambda expert: self._tier_of(expert).policy.warmth(expert), reverse=True)[:count]
+        step, begun = _Step(0, len(slots)), time.perf_counter()
+        claimed = []
+        for tier in self.tiers:
+            places = tier.claim([expert for expert in warmest if self._tier_of(expert) is tier], ())
+            if places:
+                claimed.append((tier, places, self._bring(tier, places, slots)))
+                step.copies.append(claimed[-1][2])
+                step.gathered += len(places)
+        step.computed -= step.gathered
+        self._run_hits(call)
+        if step.computed:
+            gathered = {expert for _, places, _ in claimed for expert in places}
+            self._on_cpu(call, {expert: slot for expert, slot in slots.items() if expert not in gathered})
+            step.cpu_seconds = time.perf_counter() - begun
+        for tier, places, copy in claimed:
+            copy.order()
+            self._run(call, tier, places)
+        if self._is_decode and slots:
+            self._steps.append(step)
+
+    def _stream(self, call: Call, tier: VramTier, slots: dict[Expert, int]) -> None:
+        """All of a prompt's experts through the guests' slots: while some are computed, the next are on their way."""
+        waiting = list(slots)
+        before: tuple[dict[Expert, int], Copy] | None = None
+        half = max(1, tier.num_guests // 2)
+        while waiting or before:
+            places = tier.claim(waiting[:half], before[0] if before else ())
+            arriving = (places, self._bring(tier, places, slots)) if places else None
+            waiting = waiting[len(places) :]
+            if before:
+                before[1].order()
+                self._run(call, tier, before[0])
+            assert before or arriving, "guests always leave a slot to gather into"
+            before = arriving
+
+    def _bring(self, tier: VramTier, places: dict[Expert, int], slots: dict[Expert, int]) -> Copy:
+        copy = tier.bring(places, [self.ram.tensor(slots[expert]) for expert in places])
+        self._reading.append(copy)
+        self._meter.add(Link.PCIE, len(places) * self._expert_bytes, 0.0)
+        return copy
+
+    def _run_hits(self, call: Call) -> None:
+        """Once for each call, as early as there is nothing better to start first."""
+        if call.is_begun:
+            return
+        call.is_begun = True
+        for tier in self.tiers:
+            if tier.hits:
+                self._run(call, tier, tier.hits)
+
+    def _run(self, call: Call, tier: VramTier, slots: dict[Expert, int]) -> None:
+        """On the tier's device; rows that another device computed come back over both links."""
+        assert call.outputs is not None
+        timing = tier.accelerator.time()
+        if tier is self.tiers[0]:
+            self._moe(tier, call, call.x, slots, call.outputs)
+        else:
+            device = tier.accelerator.device
+            outputs = torch.empty(call.outputs.shape, device=device)
+            self._moe(tier, call, call.x.to(device), slots, outputs)
+            _put_rows(call, outputs, call.ranks_of(slots))
+        timing.stop()
+        self._timings.append((timing, len(slots) * self._expert_bytes))
+
+    def compute_in_ram(self, slots: Sequence[int]) -> None:
+        """Made-up work on the experts in these slots of RAM, to be timed: handed over as that of a layer-step is."""
+        x = torch.zeros(1, self._hidden_size, device=self.tiers[0].accelerator.device)
+        outputs = torch.empty(1, len(slots), self._hidden_size)
+        self._cpu.compute(x.cpu(), torch.tensor([slots], dtype=torch.int32), len(slots), outputs)
+        outputs.to(x.device)
+
+    def _on_cpu(self, call: Call, slots: dict[Expert, int]) -> None:
+        outputs = torch.empty(*call.shape, call.x.shape[1])
+        self._cpu.compute(call.x.cpu(), call.slots_of(slots), len(slots), outputs)
+        _put_rows(call, outputs, call.ranks_of(slots))
+
+    def _moe(
+        self,
+        tier: VramTier,
+        call: Call,
+        x: torch.Tensor,
+        slots: dict[Expert, int],
+        outputs: torch.Tensor | None,
+        weights: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        return tier.kernels.moe(
+            tier.table,
+            x,
+            call.slots_of(slots).to(x.device),
+            outputs,
+            weights,
+            activation=self._math.activation,
+            alpha=self._math.alpha,
+            limit=self._math.limit,
+        )
+
+    def _learn(self) -> None:
+        """What has been under way since the last time: seconds for the meter and for the miss path."""
+        self.release()
+        for timing, nbytes in self._timings:
+            self._meter.add(Link.VRAM, nbytes, timing.seconds())
+        self._timings.clear()
+        for step in self._steps:
+            link = max((copy.finish() for copy in step.copies), default=0.0)
+            self.path.saw(step.gathered, step.computed, link, step.cpu_seconds)
+        self._steps.clear()
+
+
+def _put_rows(call: Call, outputs: torch.Tensor, ranks: list[int]) -> None:
+    """Rows [T * k, H] of another device among the call's own."""
+    assert call.outputs is not None
+    chosen = torch.tensor(ranks)
+    rows = outputs.flatten(0, 1)[chosen.to(outputs.device)].to(call.outputs.device)
+    call.outputs.flatten(0, 1)[chosen.to(call.outputs.device)] = rows

@@ -1,0 +1,110 @@
+"""The experts that one device's memory holds: which, where, and how they come there. Knows slots, no lanes."""
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.errors import EngineError
+from engine.experts.bind import ExpertBinder
+from engine.experts.budget import SlotBudget
+from engine.experts.cache import ExpertCache
+from engine.experts.policy import Expert, Heat
+from engine.experts.table import DeviceTable
+from engine.kernels.kernels import Kernels
+from engine.plan.footprint import guest_slots
+from engine.tiers.copy import Accelerator, Copy
+from engine.tiers.vram import VramArena
+
+_CANARIES = 4  # experts that are compared byte by byte when a model is loaded
+_LEAST_SLOTS = 2
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that works, with the kernels that run there."""
+
+    accelerator: Accelerator
+    kernels: Kernels
+
+    @property
+    def device(self) -> torch.device:
+        return self.accelerator.device
+
+
+@dataclass(eq=False)
+class VramTier:
+    """A device with its own kernels, slots and policy. `accelerator.device` holds the slots; x must be there too."""
+
+    accelerator: Accelerator
+    kernels: Kernels
+    arena: VramArena
+    policy: Heat
+    cache: ExpertCache
+    table: DeviceTable
+    budget: SlotBudget
+    hits: dict[Expert, int] = field(default_factory=dict)  # of the layer at work
+
+    @classmethod
+    def open(
+        cls,
+        device: Device,
+        binder: ExpertBinder,
+        layers: Sequence[int],
+        num_experts: int,
+        slot_bytes: int,
+        num_slots: int,
+        top_k: int,
+        reserve_bytes: int,
+    ) -> "VramTier":
+        """Takes the memory. Raises `EngineError` and `DeviceLost`."""
+        accelerator = device.accelerator
+        arena = VramArena(accelerator, slot_bytes, num_slots)
+        guests = min(guest_slots(top_k), max(1, arena.num_slots // 2))
+        policy = Heat(layers, num_experts)
+        cache = ExpertCache(layers, [arena.num_slots], policy, guests)
+        table = DeviceTable(arena, binder, accelerator.device)
+        budget = SlotBudget(cache, arena, min(guests + 1, _LEAST_SLOTS), reserve_bytes, accelerator.free_bytes)
+        return cls(accelerator, device.kernels, arena, policy, cache, table, budget)
+
+    @property
+    def num_guests(self) -> int:
+        """Slots that experts pass through."""
+        return self.arena.num_slots - self.cache.member_slots
+
+    def look_up(self, wanted: Sequence[Expert]) -> None:
+        """Which of these it holds, and where: `hits`."""
+        self.hits = {expert: slot for expert in wanted if (slot := self.cache.lookup(*expert)) is not None}
+
+    def claim(self, experts: Sequence[Expert], keep: Collection[Expert]) -> dict[Expert, int]:
+        """Slots for the first of these experts, as many as can be had without a hit or one of `keep` leaving."""
+        slots: dict[Expert, int] = {}
+        for expert in experts:
+            slot = self.cache.claim({*self.hits, *keep})
+            if slot is None:
+                break
+            slots[expert] = slot
+        return slots
+
+    def bring(self, slots: dict[Expert, int], sources: Sequence[torch.Tensor]) -> Copy:
+        """Start experts from RAM into claimed slots. They count as resident at once, so order what uses them behind it."""
+        copy = self.accelerator.copy(
+            [(source, self.arena.tensor(slot)) for source, slot in zip(sources, slots.values(), strict=True)]
+        )
+        for expert, slot in slots.items():
+            self.cache.commit(*expert, slot)
+            self.table.bind(slot, expert)
+        return copy
+
+    def check_link(self, sources: Sequence[torch.Tensor]) -> None:
+        """Sends bytes there and back. Raises `EngineError` where they come back changed."""
+        for source in random.Random(0).sample(list(sources), min(_CANARIES, len(sources))):
+            slot = self.arena.tensor(0)
+            self.accelerator.copy([(source, slot)]).finish()
+            if not torch.equal(slot.cpu(), source):
+                raise EngineError(
+                    "vram.wrong_bytes",
+                    f"{self.accelerator.name} gives back other bytes than it was sent.",
+                    "Run without the card, and update its driver.",
+                )

@@ -1,0 +1,78 @@
+"""What config.json states and the weights contradict, or what no configuration can mean, is named with its file and key."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.checkpoint.index import open_checkpoint
+from engine.engine import inspect
+from engine.errors import EngineError
+from engine.judge import footprint_of
+from engine.models.stated import end_ids
+from tests.golden.parity import make_golden
+from tests.helpers.tiny import write_mixtral
+
+
+def _changed(folder: Path, **values: Any) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+    return folder
+
+
+def _both_refuse(folder: Path) -> list[EngineError]:
+    """The loader, and whoever plans from headers alone."""
+    found = []
+    for read in (lambda: inspect(folder), lambda: footprint_of(open_checkpoint(folder))):
+        with pytest.raises(EngineError) as caught:
+            read()
+        found.append(caught.value)
+    return found
+
+
+def test_layers_are_never_left_out_in_silence(tmp_path: Path) -> None:
+    folder = write_mixtral(tmp_path / "tiny", torch.bfloat16)
+    layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    for error in _both_refuse(_changed(folder, num_hidden_layers=layers - 1)):
+        assert error.code == "model.bad_config"
+        assert "config.json" in error.text
+        assert f"num_hidden_layers {layers - 1}" in error.text
+        assert "model.safetensors" in error.text
+        assert error.hint
+
+
+def test_a_head_that_guesses_further_tokens_is_no_contradiction(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    folder = make_golden("glm4_moe, groups", tmp_path / "glm").folder
+    layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    assert any(f"layers.{layers}." in name for name in open_checkpoint(folder).tensors)
+    assert footprint_of(open_checkpoint(folder)).num_layers == inspect(folder).footprint.num_layers == layers
+    fewer = shutil.copytree(folder, tmp_path / "fewer")
+    for error in _both_refuse(_changed(fewer, num_hidden_layers=layers - 1)):
+        assert "num_hidden_layers" in error.text, "the last layer of the model itself guesses nothing"
+
+
+@pytest.mark.parametrize(
+    "value", ["fp8", [], 5, {"quant_method": 4}, {"quant_method": "gptq", "bits": "four"}, {"quant_method": "awq", "group_size": 0},
+              {"quant_method": "fp8", "weight_block_size": [128]}, {"quant_method": "fp8", "weight_block_size": "128"}],
+)  # fmt: skip
+def test_an_odd_quantisation_is_named(tmp_path: Path, value: object) -> None:
+    folder = _changed(write_mixtral(tmp_path / "tiny", torch.bfloat16), quantization_config=value)
+    for error in _both_refuse(folder):
+        assert error.code == "model.bad_config"
+        assert "quantization_config" in error.text
+
+
+@pytest.mark.parametrize("value", ["2", [2, "3"], {"id": 2}, True, -1, 2.0, [None]])
+def test_an_end_token_of_a_wrong_type_is_named(value: object) -> None:
+    with pytest.raises(EngineError, match=r"generation_config.json of Tiny has eos_token_id"):
+        end_ids({"eos_token_id": value}, "generation_config.json", "Tiny")
+
+
+def test_end_tokens() -> None:
+    assert end_ids({"eos_token_id": [2, 5]}, "config.json", "Tiny") == {2, 5}
+    assert end_ids({"eos_token_id": 2}, "config.json", "Tiny") == {2}
+    assert end_ids({"eos_token_id": None}, "config.json", "Tiny") == end_ids({}, "config.json", "Tiny") == frozenset()

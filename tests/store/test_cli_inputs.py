@@ -1,0 +1,125 @@
+"""What the command line is given and cannot use: one sentence with the range or the way on, and a code that scripts see."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.cli import main
+from tests.helpers.host_client import ROOT
+from tests.helpers.tiny import write_mixtral
+
+
+@pytest.fixture
+def at_home(computer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its models folder holds one model, called tiny."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(computer / "data"))
+    monkeypatch.setattr("engine.store.library.user_data_path", lambda *_, **__: computer / "data" / "stoker")
+    models = computer / "data" / "stoker" / "models"
+    models.mkdir(parents=True)
+    write_mixtral(models / "tiny", torch.bfloat16)
+    return models
+
+
+def _error(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
+    assert main([*arguments, "--json"]) == 1
+    found: dict[str, str] = json.loads(capsys.readouterr().out)["error"]
+    assert found["text"].endswith(".")
+    return found
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--ram", "0"), ("--ram=-5GB",), ("--ram", "1" + "0" * 30), ("--vram", "0"), ("--vram", "1e9")]
+)
+def test_memory_that_no_computer_has_is_refused_with_the_range(
+    at_home: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    found = _error(capsys, "plan", "tiny", *arguments)
+    assert "100 MB to 1000 TB" in found["hint"]
+
+
+def test_names_that_nobody_has(at_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "tiny" in _error(capsys, "rm", "nosuch")["hint"]
+    assert "tiny" in _error(capsys, "models", "--verify", "nosuch")["hint"]
+    found = _error(capsys, "plan", "nosuch")
+    assert "tiny" in found["hint"]
+    assert "maker/model" in found["hint"]
+    assert "did not bring" in _error(capsys, "rm", "tiny")["text"]
+
+
+def test_a_file_in_place_of_a_folder(at_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = at_home / "tiny" / "model.safetensors"
+    for verb in ("plan", "rm", "bench"):
+        found = _error(capsys, verb, str(file))
+        assert "is a file" in found["text"]
+        assert str(file.parent) in found["hint"]
+
+
+def test_a_folder_that_is_not_there_is_not_probed(at_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nosuch is not there" in _error(capsys, "probe", str(at_home / "nosuch"))["text"]
+    assert "is no folder" in _error(capsys, "probe", str(at_home / "tiny" / "config.json"))["text"]
+
+
+def test_one_action_at_a_time(at_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = _error(capsys, "models", "--add", str(at_home), "--forget", str(at_home))
+    assert "--add and --forget" in found["text"]
+
+
+@pytest.mark.parametrize("limit", ["0", "0.001KB", ""])
+def test_a_rate_at_which_nothing_comes_is_refused(at_home: Path, capsys: pytest.CaptureFixture[str], limit: str) -> None:
+    _error(capsys, "pull", "maker/model", "--limit", limit)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT to one process")
+def test_without_a_network_a_download_says_what_it_waits_for(at_home: Path, tmp_path: Path) -> None:
+    """Nobody looks on: a line for each thing that it waits for, and an end."""
+    environment = {
+        "HF_ENDPOINT": "http://127.0.0.1:9", "XDG_DATA_HOME": str(tmp_path / "none"), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin",
+    }  # fmt: skip
+    running = subprocess.Popen(
+        [sys.executable, "-m", "engine", "pull", "maker/model"], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stderr is not None
+    first = running.stderr.readline()
+    assert "maker/model" in first
+    assert "cannot be reached" in first
+    assert "asked again" in first
+    running.send_signal(signal.SIGINT)
+    assert running.communicate(timeout=30)[1].count("\n") <= 6
+    assert running.returncode != 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGINT to one process")
+@pytest.mark.parametrize(("verb", "what"), [("bench", "measurement"), ("plan", "plan")])
+def test_ctrl_c_says_that_nothing_was_kept(at_home: Path, tmp_path: Path, verb: str, what: str) -> None:
+    home = at_home.parents[1]
+    environment = {"XDG_DATA_HOME": str(home), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "engine", verb, "tiny"],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not _has_torch(running.pid):
+        time.sleep(0.05)
+        assert running.poll() is None, running.communicate()
+    time.sleep(1.0)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert out == ""
+    assert err == f"stoker: The {what} was ended; nothing of it was kept.\n"
+    assert not (home / "stoker" / "rates.json").exists()
+
+
+def _has_torch(pid: int) -> bool:
+    """It has got as far as importing what measures."""
+    maps = Path(f"/proc/{pid}/maps")
+    return not maps.exists() or "libtorch_cpu" in maps.read_text()
