@@ -14,6 +14,7 @@ from engine.config import Sampling
 from engine.experts.bind import ExpertBinder
 from engine.experts.policy import Expert
 from engine.experts.table import SlotTable
+from engine.kernels.kept import DTYPES
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import ExpertTable
 from engine.kernels.weights import Weight
@@ -240,7 +241,8 @@ def _dense_gbps(matrices: Sequence[Weight], kernels: Kernels, seconds: float) ->
 def _attention(subject: Subject, kernels: Kernels, clock: _Clock) -> tuple[float, float]:
     """GB/s of keys and values for one token over a long context, and 1e9 multiply-adds per second of a batch over it."""
     shape = subject.footprint
-    keys, values = (torch.randn(shape.num_kv_heads, _LONG_CONTEXT, shape.head_dim) for _ in range(2))
+    size = (shape.num_kv_heads, _LONG_CONTEXT, shape.head_dim)
+    keys, values = (torch.randn(size).to(DTYPES[shape.kv_type]) for _ in range(2))
     one = _attention_seconds(torch.randn(1, shape.heads, shape.head_dim), keys, values, kernels, clock.part())
     many = _attention_seconds(torch.randn(_QUERIES, shape.heads, shape.head_dim), keys, values, kernels, clock.part())
     return 2 * keys.nbytes / one / 1e9, attention_macs(_QUERIES, _LONG_CONTEXT, shape.heads, shape.head_dim) / many / 1e9

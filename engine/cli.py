@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine import __version__, store_cli
-from engine.config import Reasoning, Sampling, Wishes, check_sampling
+from engine.config import KvType, Reasoning, Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.meter import Link, Phase, Traffic
 from engine.plan_cli import LINK_NAMES, add_plan
@@ -108,6 +108,9 @@ def _add_placement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
     parser.add_argument("--context", type=int, metavar="N", help="tokens of context")
     parser.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that are read at once")
+    parser.add_argument(
+        "--kv", choices=[kind.value for kind in KvType], help="how keys and values of what was read are kept (bf16)"
+    )
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -378,7 +381,7 @@ def _wishes(options: argparse.Namespace) -> Wishes:
     """Raises `EngineError` for an amount that cannot be read."""
     if options.expert_ram is not None:
         parse_bytes(options.expert_ram, whole=100)
-    return Wishes(options.expert_ram, options.context, options.prefill_chunk)
+    return Wishes(options.expert_ram, options.context, options.prefill_chunk, KvType(options.kv) if options.kv else None)
 
 
 def _sampling(options: argparse.Namespace) -> Sampling:

@@ -1,8 +1,21 @@
 """What a person may ask for: placement wishes and sampling. Values only; the planner turns wishes into a `Plan`."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from engine.errors import EngineError
+
+
+class KvType(StrEnum):
+    """How keys and values of the tokens read are kept."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    Q8 = "q8"  # int8, a bf16 scale for each 32
+
+    def row_bytes(self, dim: int) -> int:
+        """Of `dim` numbers."""
+        return {KvType.FP32: 4 * dim, KvType.BF16: 2 * dim, KvType.Q8: dim + 2 * -(-dim // 32)}[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +25,7 @@ class Wishes:
     expert_ram: str | None = None
     context: int | None = None
     prefill_chunk: int | None = None  # tokens of a prompt that are read at once
+    kv_type: KvType | None = None
 
 
 NO_WISHES = Wishes()

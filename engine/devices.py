@@ -11,7 +11,8 @@ from engine.checkpoint.experts import ExpertMap
 from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder, ExpertFormat
 from engine.experts.device_lanes import DeviceLanes
-from engine.experts.miss import Lane, Lanes, MissPath
+from engine.experts.lane_costs import Lane, LaneCosts
+from engine.experts.miss import MissPath
 from engine.experts.run import ExpertRunner
 from engine.experts.vram import Device, VramTier
 from engine.plan.footprint import Footprint
@@ -72,7 +73,7 @@ def start_lanes(lanes: DeviceLanes, runner: ExpertRunner, kept: Any = None) -> N
         lanes.path = MissPath(measure_lanes(lanes, slots))
 
 
-def measure_lanes(lanes: DeviceLanes, slots: Sequence[int]) -> Lanes:
+def measure_lanes(lanes: DeviceLanes, slots: Sequence[int]) -> LaneCosts:
     """The first device's link and the CPU with experts that are in these slots of RAM, alone and at once; some tens of
     milliseconds."""
     tier = lanes.tiers[0]
@@ -95,7 +96,7 @@ def measure_lanes(lanes: DeviceLanes, slots: Sequence[int]) -> Lanes:
         busy = compute(many)
         late.append((copy.finish() + busy) / (link.seconds(many) + cpu.seconds(many)))
     slowdown = max(1.0, median(late))
-    return Lanes(link, cpu, 0.0 if slowdown < _NOTHING else slowdown / (1 / link.each + 1 / cpu.each))
+    return LaneCosts(link, cpu, 0.0 if slowdown < _NOTHING else slowdown / (1 / link.each + 1 / cpu.each))
 
 
 def _lane(serve: Callable[[int], float], many: int) -> Lane:

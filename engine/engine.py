@@ -2,6 +2,7 @@
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Any, TextIO
 import torch
 
 from engine import bench
+from engine.accelerators import OpenDevices, open_devices, with_devices
 from engine.checkpoint.experts import ExpertMap, Run, map_experts
 from engine.checkpoint.index import Checkpoint, open_checkpoint, read_json, suggested_expert_ram
 from engine.config import NO_REASONING, Reasoning, Sampling, Wishes, check_sampling
@@ -20,7 +22,7 @@ from engine.experts.bind import ExpertBinder, ExpertFormat, recognise_experts
 from engine.experts.budget import SlotBudget
 from engine.experts.cache import ExpertCache
 from engine.experts.device_lanes import DeviceLanes
-from engine.experts.heat import hottest, load_heat, save_heat
+from engine.experts.heat import hottest, load_heat, load_misses, save_heat
 from engine.experts.lanes import CpuLane
 from engine.experts.policy import Expert, Heat
 from engine.experts.run import ExpertRunner
@@ -43,7 +45,7 @@ from engine.models.registry import Architecture, find
 from engine.models.stated import check_stated, end_ids
 from engine.plan.footprint import Footprint, guest_slots
 from engine.plan.forecast import Knowledge, forecast
-from engine.plan.plan import CACHED_ROWS, make_plan, reserve_bytes
+from engine.plan.plan import CACHED_ROWS, ENGINE_USES, WITH_VRAM, make_plan, reserve_bytes
 from engine.plan.predict import NO_CORRECTION, resident_share
 from engine.plan.predict import decoded as predict_token
 from engine.protocol import ChatMessage, Plan, ReasoningChoices
@@ -57,6 +59,7 @@ from engine.text.marks import find_form
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from engine.tiers.arena import RamArena, slot_stride
+from engine.tiers.copy import DeviceLost
 from engine.tiers.dense import load_dense
 from engine.tiers.disk import DiskReader
 from engine.tiers.rows import RowStore
@@ -226,7 +229,10 @@ def open_parts(
         math, hidden_size = source.config.math, footprint.hidden_size
         lanes = DeviceLanes(tiers, cpu, arena, math, meter, experts.expert_bytes, hidden_size)
     runner = ExpertRunner(experts, cache, arena, table, reader, lanes, meter, look_ahead, budget)
-    kv = KvCache(footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context, device)
+    kv = KvCache(
+        footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context, device, plan.kv_type,
+        source.config.kept_windows, plan.prefill_chunk,
+    )  # fmt: skip
     model = source.architecture.load().build(source.config, weights, main)
     if heat:
         policy.warm(heat)
@@ -234,8 +240,10 @@ def open_parts(
         runner.load(wanted, _WARM_SECONDS, lambda done: progress("Reading the experts used last", done, len(wanted)))
     if isinstance(lanes, DeviceLanes):
         start_lanes(lanes, runner, kept_path)
-    dense_link = Link.VRAM if devices else Link.RAM
-    return Parts(model, kv, runner, policy, meter, footprint.dense_read_bytes, rows, dense_link)
+        until = time.monotonic() + _WARM_SECONDS
+        lanes.warm(heat or {}, lambda wanted: runner.bring(wanted, until - time.monotonic()))
+        return Parts(model, kv, runner, lanes.heat, meter, footprint.dense_read_bytes, rows, Link.VRAM)
+    return Parts(model, kv, runner, policy.heat, meter, footprint.dense_read_bytes, rows)
 
 
 def _rows_on_disk(source: Source, plan: Plan, reader: DiskReader) -> RowStore | None:
@@ -257,6 +265,7 @@ class Engine:
         first_messages: Sequence[ChatMessage] = (),
         data: Path | None = None,
         reasoning: Reasoning = NO_REASONING,
+        open_devices: OpenDevices = open_devices,
     ) -> None:
         """Load a model as planned; a conversation known already is checked before anything large is allocated.
 
@@ -271,22 +280,41 @@ class Engine:
         _check_vocabulary(source, self._tokenizer)
         machine = probe()
         self._source, self._notebook = source, None if data is None else Notebook(data, machine)
-        plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder))
+        devices, devices_notice = open_devices(machine)
+        uses = WITH_VRAM if devices else ENGINE_USES
+        machine = with_devices(machine, devices) if devices else machine
+        plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder), uses)
         self._context, self._rows = plan.context, source.footprint.vocab_size
         if first_messages:
             self.encode(first_messages, reasoning)
         kernels, kernels_notice = open_kernels()
-        self._notices = [kernels_notice, drive_of(folder.resolve()).notice]
+        self._notices = [kernels_notice, drive_of(folder.resolve()).notice, devices_notice]
         self._geometry = _geometry(source)
         self._heat_file = None if self._notebook is None else self._notebook.heat_file(model_key(source.checkpoint))
         heat = load_heat(self._heat_file, source.experts.layers, source.experts.num_experts) if self._heat_file else None
         self._known = knowledge_of(
             source, self._notebook, kernels, lambda done, total: progress("Measuring this computer", done, total)
         )
-        self.plan = forecast(machine, source.footprint, wishes, self._known, suggested_expert_ram(folder))
+        self.plan = forecast(machine, source.footprint, wishes, self._known, suggested_expert_ram(folder), uses)
         self._reader = DiskReader()
+
+        def without_devices(reason: str) -> Parts:
+            """In RAM alone, as if there were no card."""
+            self._notices.append(f"The graphics card is not used any more: {reason}.")
+            same = replace(wishes, context=self._context)
+            self.plan = forecast(probe(), source.footprint, same, self._known, suggested_expert_ram(folder))
+            return open_parts(source, self.plan, self._reader, kernels)
+
         try:
-            self.session = open_session(source, self.plan, self._reader, kernels, progress, heat)
+            try:
+                used = devices if self.plan.vram_slots else []
+                misses = load_misses(self._heat_file) if self._heat_file else None
+                self.session = open_session(
+                    source, self.plan, self._reader, kernels, progress, heat,
+                    devices=used, kept_path=misses, fall_back=without_devices,
+                )  # fmt: skip
+            except DeviceLost as lost:
+                self.session = Session(without_devices(str(lost)), self._reader, self.plan.prefill_chunk)
         except BaseException:
             self._reader.close()
             raise
@@ -294,7 +322,7 @@ class Engine:
     @property
     def notice(self) -> str:
         """What makes this engine slower than it could be, in a sentence or two; empty when nothing does."""
-        return " ".join(filter(None, (*self._notices, self._reader.notice)))
+        return " ".join(filter(None, (*self._notices, self._reader.notice, self.session.notice)))
 
     @property
     def reasoning(self) -> ReasoningChoices:
@@ -346,9 +374,10 @@ class Engine:
                 yield token
         finally:
             if self._heat_file is not None:
-                save_heat(self._heat_file, self.session.heat())
-            if self._notebook is not None and decoded and self._known.rates is not None:
-                self._notebook.note_answer(model_key(self._source.checkpoint), self._judged(decoded, self._known.rates))
+                save_heat(self._heat_file, self.session.heat(), self.session.misses())
+            rates = None if self.plan.vram_slots else self._known.rates  # no card's rates are known
+            if self._notebook is not None and decoded and rates is not None:
+                self._notebook.note_answer(model_key(self._source.checkpoint), self._judged(decoded, rates))
 
     def _judged(self, records: list[Traffic], rates: Rates) -> Answer:
         """An answer's tokens beside what was foretold for the hit rate that they had."""
@@ -395,6 +424,7 @@ def _footprint(
         top_k=config.top_k,
         num_layers=config.num_layers,
         kv_layers=config.kv_layers,
+        windows=tuple(Counter(filter(None, config.kept_windows)).items()),
         state_bytes=KvCache.state_bytes(config.state_values),
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,

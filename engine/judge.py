@@ -157,9 +157,7 @@ def _limits(footprint: Footprint, ground: Ground, plan: Plan | None, wishes: Wis
     """At the context of the plan, or at the one wished for."""
     context = plan.context if plan is not None else wishes.context
     try:
-        most = make_plan(
-            ground.machine, footprint, Wishes(context=context, prefill_chunk=wishes.prefill_chunk)
-        ).expert_ram_bytes
+        most = make_plan(ground.machine, footprint, replace(wishes, context=context, expert_ram=None)).expert_ram_bytes
     except EngineError:
         most = footprint.floor_bytes  # there is no room at all; what is wished for is refused with its numbers
     shortest, longest = min(SHORTEST_CONTEXT, footprint.max_context), min(footprint.max_context, _LONGEST_CONTEXT)
@@ -276,6 +274,7 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
         num_kv_heads=cache.heads or _integer(config, name, "num_key_value_heads", heads),
         head_dim=cache.head_dim or _integer(config, name, "head_dim", hidden // heads),
         kv_layers=cache.layers,
+        windows=cache.windows,
         state_bytes=cache.state_bytes,
         hidden_size=hidden,
         expert_size=_integer(config, name, inner),
@@ -313,6 +312,7 @@ def footprint_of_catalogue(model: CatalogueModel, form: str, nbytes: int) -> Foo
         num_layers=shape.layers,
         num_kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
+        windows=((shape.window, shape.windowed_layers),) if shape.windowed_layers else (),
         hidden_size=shape.hidden,
         expert_size=shape.expert_size,
         vocab_size=shape.vocab,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.checkpoint.index import suggested_expert_ram
-from engine.config import Wishes
+from engine.config import KvType, Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Gpu, GpuKind, Machine
 from engine.hardware.probe import probe, probe_all
@@ -41,6 +41,9 @@ def add_plan(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.Argum
     plan.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
     plan.add_argument("--context", type=int, metavar="N", help="tokens of context")
     plan.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that are read at once")
+    plan.add_argument(
+        "--kv", choices=[kind.value for kind in KvType], help="how keys and values of what was read are kept (bf16)"
+    )
     plan.add_argument("--ram", metavar="AMOUNT", help="as if so much memory were free")
     plan.add_argument("--vram", metavar="AMOUNT", help="as if Stoker used a graphics card with so much free memory")
     plan.set_defaults(make_bar=make_bar)
@@ -48,6 +51,9 @@ def add_plan(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.Argum
     text = "measure this computer with a model's experts in 15 seconds: disk, memory, kernels, layers"
     bench = add_verb(verbs, "bench", text, _saying_so(_bench, "The measurement"))
     bench.add_argument("model", nargs="?", default="demo", help="name of a model, or its folder (demo)")
+    text = "decode with a simulated graphics card instead: memory, GB/s and µs, such as 8GB,25,10"
+    bench.add_argument("--simulate", metavar="CARD", help=text)
+    bench.add_argument("--expert-ram", metavar="AMOUNT", help="with --simulate: RAM for experts, or a share such as 30%%")
     bench.set_defaults(make_bar=make_bar)
 
 
@@ -72,7 +78,8 @@ def _plan(options: argparse.Namespace) -> int:
         raise EngineError("cli.model", f"Both {options.folder} and --model {options.model} are given.", "Give one of them.")
     if options.expert_ram is not None:
         parse_bytes(options.expert_ram, whole=100)
-    name, wishes = options.folder or options.model or "demo", Wishes(options.expert_ram, options.context, options.prefill_chunk)
+    name = options.folder or options.model or "demo"
+    wishes = Wishes(options.expert_ram, options.context, options.prefill_chunk, KvType(options.kv) if options.kv else None)
     folder = _local(name)
     machine = _supposed(probe_all([folder or models_folder()]), options)
     plan = _plan_remote(name, wishes, machine, options) if folder is None else _plan_local(folder, wishes, machine, options)
@@ -155,6 +162,7 @@ def plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "Model", f"{plan.model_name}: {plan.architecture}, {plan.weight_format}, {format_bytes(plan.model_bytes)}"
     per_token = f"{plan.top_k} per token, {format_bytes(plan.expert_bytes)} each"
     yield "Experts", f"{plan.num_experts} in each of {plan.num_layers} layers, {per_token}"
+    yield "Context", f"{plan.context} tokens, kept as {plan.kv_type}"
     for tier in plan.tiers:
         yield LINK_NAMES[tier.link], tier_text(tier)
     if plan.ceilings_gbps:
@@ -194,7 +202,22 @@ def _range(speed: tuple[float, float]) -> str:
     return f"{speed[0]:.1f}–{speed[1]:.1f}"
 
 
+def _simulate(options: argparse.Namespace) -> int:
+    from engine.simulate_cli import as_json, as_rows, parse_simulation, simulate
+
+    simulation = parse_simulation(options.simulate)
+    outcome = simulate(find_model(options.model, models_folder()), simulation, Wishes(options.expert_ram))
+    if options.json:
+        print(json.dumps(as_json(outcome), allow_nan=False))
+        return 0
+    print("\n".join(f"{label:12} {text}" for label, text in as_rows(outcome)))
+    print(f"\n{outcome.sentence}")
+    return 0
+
+
 def _bench(options: argparse.Namespace) -> int:
+    if options.simulate is not None:
+        return _simulate(options)
     deadline, folder = time.monotonic() + _BENCH_SECONDS, find_model(options.model, models_folder())
     from engine.bench_formats import SECONDS as FORMATS_SECONDS
     from engine.bench_formats import measure_formats

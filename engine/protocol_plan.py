@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.config import KvType
 from engine.meter import Link, Traffic
 
 
@@ -58,6 +59,7 @@ class Change(StrEnum):
     CONTEXT = "context"
     EXPERT_RAM = "expert_ram"
     PREFILL_CHUNK = "prefill_chunk"
+    KV_TYPE = "kv_type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Plan:
     limiting: Link | None = None  # the link that takes most of a token's time
     basis: str = ""  # where the hit rate of the prediction is from, in words
     unknown: str = ""  # why there is no prediction, where there is none: "cannot estimate, because …"
-    vram_slots: int = 0  # experts in the memory of graphics cards; the loader uses none yet
+    vram_slots: int = 0  # experts in the memory of graphics cards
     tiers: tuple[Tier, ...] = ()
     notes: tuple[str, ...] = ()  # what else a person should know, a sentence each
     gains: tuple[Gain, ...] = ()  # what one change of the computer would bring
@@ -118,6 +120,7 @@ class Plan:
     prefill_chunk: int = 512  # tokens of a prompt that are read at once
     measured_tokens_per_second: float | None = None  # in the middle of `measured_answers` given here by such a plan
     measured_answers: int = 0
+    kv_type: KvType = KvType.BF16
 
 
 @dataclass(frozen=True, slots=True)

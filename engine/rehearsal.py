@@ -143,10 +143,9 @@ class Rehearsal:
 
     def _session(self, num_layers: int, context: int) -> Session:
         shape, config = self._subject.footprint, replace(self._subject.config, num_layers=num_layers)
-        kv = KvCache(max(1, num_layers), shape.num_kv_heads, shape.head_dim, context)
+        kv = KvCache(max(1, num_layers), shape.num_kv_heads, shape.head_dim, context, kv_type=shape.kv_type)
         model = self._subject.architecture.load().build(config, self.weights, self._kernels)
-        policy = Heat((0,), 1)  # the runner's own decides
-        return Session(Parts(model, kv, self._runner, policy, Meter()), self._reader)
+        return Session(Parts(model, kv, self._runner, dict, Meter()), self._reader)
 
     def around(self, seconds: float) -> list[float]:
         """Seconds of tokens without their layers."""

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from engine.errors import EngineError
-from engine.experts.policy import Expert, Heat
+from engine.experts.policy import Expert
 from engine.experts.run import ExpertRunner
 from engine.experts.trace import Recorder
 from engine.kv.cache import KvCache
@@ -36,7 +37,7 @@ class Parts:
     model: Model
     kv: KvCache
     experts: ExpertRunner
-    policy: Heat
+    heat: Callable[[], dict[Expert, float]]
     meter: Meter
     dense_bytes: int = 0
     rows: RowStore | None = None
@@ -145,7 +146,11 @@ class Session:
 
     def heat(self) -> dict[Expert, float]:
         """How much each expert was used of late, for the next start."""
-        return self._parts.policy.heat()
+        return self._parts.heat()
+
+    def misses(self) -> Any:
+        """What was learnt of the ways to serve a miss, for the next start; None where there is one way alone."""
+        return self._parts.experts.misses()
 
     @property
     def notice(self) -> str:
@@ -163,8 +168,10 @@ class Session:
             except torch.OutOfMemoryError as error:
                 if attempt == 2 or not self._parts.experts.shrink(_GIVEN_BACK):
                     raise DeviceLost("its memory is full") from error
-            except torch.AcceleratorError as error:
-                raise DeviceLost(str(error).partition("\n")[0]) from error
+            except RuntimeError as error:
+                if self._parts.dense_link is not Link.VRAM:
+                    raise
+                raise DeviceLost(str(error).partition("\n")[0]) from error  # torch has no one type for it
         raise AssertionError("the second attempt ends it")
 
     def _attempt(
@@ -212,6 +219,6 @@ class Session:
             return y
 
         logits = parts.model(torch.tensor(self._embedded(tokens)), parts.kv, experts).cpu()
-        kv_bytes = (parts.kv.length + len(tokens)) * parts.kv.bytes_per_token
-        parts.meter.add(parts.dense_link, parts.dense_bytes + kv_bytes, time.perf_counter() - begun - in_experts)
+        read_bytes = parts.dense_bytes + parts.kv.read_bytes(len(tokens))
+        parts.meter.add(parts.dense_link, read_bytes, time.perf_counter() - begun - in_experts)
         return logits

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.config import KvType
 from engine.errors import EngineError
 from engine.experts.replay import POLICIES, Bounds, Outcome, bounds, replay
 from engine.experts.trace import Geometry, Trace, read_trace
@@ -57,6 +58,9 @@ def add_trace(verbs: Any, run_record: Callable[[argparse.Namespace], int]) -> No
     record.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
     record.add_argument("--context", type=int, metavar="N", help="tokens of context")
     record.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that are read at once")
+    record.add_argument(
+        "--kv", choices=[kind.value for kind in KvType], help="how keys and values of what was read are kept (bf16)"
+    )
     record.add_argument("--max-tokens", type=int, default=256, metavar="N", help="length of each answer (256)")
     record.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     record.set_defaults(run=run_record)

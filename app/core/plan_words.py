@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from app.core.figures import format_bytes, format_number, format_range, format_rate, format_seconds, format_tokens_short
 from app.core.machine_words import pcie_words
-from engine.protocol import Change, DriveKind, FirstToken, Gain, Link, Machine, Plan, Tier, Verdict
+from engine.protocol import Change, DriveKind, FirstToken, Gain, KvType, Link, Machine, Plan, Tier, Verdict
 
 TIER_NAMES = {Link.VRAM: "VRAM", Link.PCIE: "PCIe", Link.RAM: "RAM", Link.DISK: "Drive"}
+KV_STOPS = (KvType.Q8, KvType.BF16, KvType.FP32)  # the fewest bits first
+_KV_WORDS = {KvType.Q8: "8 bit", KvType.BF16: "16 bit", KvType.FP32: "32 bit"}
 _LEAST_STEP = 0.05  # tokens/s: a smaller price is none
 
 
@@ -144,6 +146,25 @@ def chunk_price(plan: Plan) -> str:
     price = _step(plan, Change.PREFILL_CHUNK, up=True)
     held = f"{format_bytes(plan.workspace_bytes)} {_where_cache(plan)}"
     return " · ".join(filter(None, (held, _per(plan, price, "per doubling") if price is not None else "")))
+
+
+def kv_value(plan: Plan) -> str:
+    return _KV_WORDS[plan.kv_type]
+
+
+def kv_words(kv_type: KvType | None) -> str:
+    return _KV_WORDS[kv_type] if kv_type is not None else "automatic"
+
+
+def kv_price(plan: Plan) -> str:
+    """'−0.4 GB RAM · +0.3 tok/s with 8 bit', the next step to fewer bits, or to more where there are none."""
+    place = KV_STOPS.index(plan.kv_type)
+    other = KV_STOPS[place - 1] if place else KV_STOPS[1]
+    price = next((gain for gain in plan.prices if gain.change is Change.KV_TYPE and gain.text.endswith(other)), None)
+    if price is None:
+        return ""
+    held = f"{'+' if price.amount > 0 else '−'}{format_bytes(abs(price.amount))} {_where_cache(plan)}"
+    return f"{' · '.join(filter(None, (held, _per(plan, price, '').rstrip())))} with {_KV_WORDS[other]}"
 
 
 def measured_words(plan: Plan) -> str:

@@ -130,6 +130,11 @@ class Settings:
         "automatic, else 64 to 2048. Used at the next load.",
         group="Engine", between=(0, 2048), check=_check_chunk,
     )  # fmt: skip
+    kv_type = Setting(
+        "", "Keys and values", "How exactly what was read of a conversation is kept: fewer bits take less memory. "
+        "Used at the next load.",
+        group="Engine", choices={"": "Automatic", "fp32": "32 bit", "bf16": "16 bit", "q8": "8 bit"},
+    )  # fmt: skip
     temperature = Setting(
         0.7, "Temperature", "0 always takes the likeliest token; higher is more varied.", group="Answers", between=(0.0, 2.0)
     )  # fmt: skip

@@ -14,6 +14,7 @@ from engine.protocol import (
     DownloadState,
     Failed,
     HubModel,
+    KvType,
     Machine,
     MachineFacts,
     MachineRates,
@@ -69,6 +70,7 @@ class Outcome:
     expert_ram: str
     context: int
     prefill_chunk: int
+    kv_type: str
     folder: str
 
 
@@ -164,18 +166,31 @@ class Flow:
             return replace(self, step=Step.PLAN)
         return replace(self, step=Step.PLAN, choice=choice, plan=None, plan_failure=None, job=None, wishes=self.usual)
 
-    def wish(self, **changes: str | int | None) -> "Flow":
+    def wish(self, **changes: str | int | KvType | None) -> "Flow":
         return replace(self, wishes=replace(self.wishes, **changes))  # type: ignore[arg-type]
 
     def outcome(self) -> Outcome | None:
         if self.choice is None:
             return None
         wishes = self.wishes
-        return Outcome(self.choice, wishes.expert_ram or "", wishes.context or 0, wishes.prefill_chunk or 0, self.folder)
+        return Outcome(
+            self.choice,
+            wishes.expert_ram or "",
+            wishes.context or 0,
+            wishes.prefill_chunk or 0,
+            str(wishes.kv_type or ""),
+            self.folder,
+        )
+
+
+def wishes_of(settings: Settings) -> Wishes:
+    """For every model; what is not set is left to the planner."""
+    kv_type = KvType(settings.kv_type) if settings.kv_type else None
+    return Wishes(settings.expert_ram or None, settings.context or None, settings.prefill_chunk or None, kv_type)
 
 
 def begin(settings: Settings) -> Flow:
-    wishes = Wishes(settings.expert_ram or None, settings.context or None, settings.prefill_chunk or None)
+    wishes = wishes_of(settings)
     return Flow(usual=wishes, wishes=wishes, folder=settings.download_folder)
 
 

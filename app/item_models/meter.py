@@ -90,7 +90,7 @@ class MeterModel(QObject):
             bars=tuple({link: use.bytes for link, use in record.links.items()} for record in tokens),
             links=self._links(self._prompt if self._started else tokens[-RECENT:]),
             limit=limit(tokens[-RECENT:]),
-            found=found_in(tokens, plan.expert_bytes if plan else 0),
+            found=found_in(tokens),
             p50_seconds=percentile(seconds, 0.50),
             p95_seconds=percentile(seconds, 0.95),
             waited_seconds=sum(record.stall_seconds for record in tokens) / len(tokens) if tokens else None,
@@ -152,10 +152,10 @@ def limit(records: Sequence[Traffic]) -> Limit | None:
     return Limit(None, "no link explains half of the time")
 
 
-def found_in(records: Sequence[Traffic], expert_bytes: int) -> dict[Link, float] | None:
+def found_in(records: Sequence[Traffic]) -> dict[Link, float] | None:
     """Share of the expert look-ups served from VRAM, RAM and disk; None when nothing was looked up.
 
-    A hit was in the fastest tier in use. A miss came from the drive as far as the drive's bytes reach, else from RAM.
+    A miss came from the drive; of the hits, those that no card held were served from RAM.
     """
     hits = sum(record.hits for record in records)
     misses = sum(record.misses for record in records)
@@ -164,8 +164,8 @@ def found_in(records: Sequence[Traffic], expert_bytes: int) -> dict[Link, float]
     has_vram = any(record.links[link].bytes for record in records for link in (Link.VRAM, Link.PCIE) if link in record.links)
     if not has_vram:
         return {Link.RAM: hits / (hits + misses), Link.DISK: misses / (hits + misses)}
-    from_disk = min(misses, round(_use(records, Link.DISK)[0] / expert_bytes)) if expert_bytes else 0
-    counts = {Link.VRAM: hits, Link.RAM: misses - from_disk, Link.DISK: from_disk}
+    in_vram = sum(record.vram_hits for record in records)
+    counts = {Link.VRAM: in_vram, Link.RAM: hits - in_vram, Link.DISK: misses}
     return {link: count / (hits + misses) for link, count in counts.items()}
 
 

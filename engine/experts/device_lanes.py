@@ -4,16 +4,18 @@ Every row of outputs is written by one lane, and rows are summed in routing orde
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import torch
 
 from engine.experts.call import Call
+from engine.experts.heat import hottest
+from engine.experts.lane_costs import Lane, LaneCosts
 from engine.experts.lanes import CpuLane
-from engine.experts.miss import Lane, MissPath
-from engine.experts.miss import Lanes as Costs
+from engine.experts.miss import MissPath
 from engine.experts.policy import Expert
 from engine.experts.vram import VramTier
 from engine.kernels.weights import ExpertMath
@@ -23,7 +25,7 @@ from engine.tiers.copy import Copy, Timing
 
 _FEW_ROWS = 4  # of one expert in a batch: up to there the CPU computes it about as fast as a single one
 _PATIENCE = 32  # tokens without a hit in VRAM, after which that is said
-_UNKNOWN = Costs(Lane(20e-6, 1e-3), Lane(50e-6, 1e-3))
+_UNKNOWN = LaneCosts(Lane(20e-6, 1e-3), Lane(50e-6, 1e-3))
 _SPREAD = 2654435761  # a multiplier that scatters consecutive numbers
 
 
@@ -74,6 +76,9 @@ class DeviceLanes:
                 self.release()
                 tier.budget.adjust()
 
+    def holds(self, expert: Expert) -> bool:
+        return self._tier_of(expert).cache.lookup(*expert) is not None
+
     def begin(self, call: Call) -> list[Expert]:
         self._learn()
         call.outputs = call.x.new_empty(*call.shape, call.x.shape[1])
@@ -109,6 +114,29 @@ class DeviceLanes:
         if self._is_decode:
             self.path.end_token(time.perf_counter() - self._begun)
             self._tokens_without_hit = 0 if self._hits else self._tokens_without_hit + 1
+
+    def kept(self) -> Any:
+        return self.path.kept()
+
+    def heat(self) -> dict[Expert, float]:
+        """How much each expert was used of late, whatever served it."""
+        return {expert: value for tier in self.tiers for expert, value in tier.policy.heat().items()}
+
+    def warm(self, heat: Mapping[Expert, float], bring: Callable[[Sequence[Expert]], Mapping[Expert, int]]) -> None:
+        """Begin as an earlier run ended: its hottest experts go to VRAM, before the first token.
+
+        `bring` has some of those that it is given in RAM, and says where; none once time is up.
+        """
+        for tier in self.tiers:
+            own = {expert: value for expert, value in heat.items() if self._tier_of(expert) is tier}
+            tier.policy.warm(own)
+            waiting = hottest(own, tier.cache.member_slots)
+            while waiting and (slots := bring(waiting)):
+                places = tier.claim(list(slots), ())
+                tier.bring(places, [self.ram.tensor(slots[expert]) for expert in places]).finish()
+                for expert in places:
+                    tier.cache.admit(*expert)
+                waiting = [expert for expert in waiting if expert not in slots]
 
     def shrink(self, share: float) -> bool:
         """Give so much of the slots back, as memory was refused. False where that is not possible any more."""
@@ -215,7 +243,7 @@ class DeviceLanes:
         return tier.kernels.moe(
             tier.table,
             x,
-            call.slots_of(slots).to(x.device),
+            call.slots_of(slots).to(x.device, non_blocking=True),
             outputs,
             weights,
             activation=self._math.activation,

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from engine.experts.policy import Expert
 
@@ -18,15 +19,19 @@ def hottest(heat: Mapping[Expert, float], limit: int) -> list[Expert]:
     return heapq.nsmallest(limit, heat, key=lambda expert: (-heat[expert], expert))
 
 
-def save_heat(path: Path, heat: Mapping[Expert, float]) -> bool:
-    """Replace the file as a whole; the old one stays where that fails, and the answer is False."""
+def save_heat(path: Path, heat: Mapping[Expert, float], misses: Any = None) -> bool:
+    """Replace the file as a whole; the old one stays where that fails, and the answer is False.
+
+    `misses` is what `MissPath.kept` gave, where there was a choice of lanes.
+    """
     layers: dict[str, dict[str, float]] = {}
     for (layer, expert), value in heat.items():
         layers.setdefault(str(layer), {})[str(expert)] = float(f"{value:.4g}")
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"version": _VERSION, "heat": layers}, separators=(",", ":")), encoding="utf-8")
+        document = {"version": _VERSION, "heat": layers, "misses": misses}
+        partial.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
         partial.replace(path)
     except OSError:
         with suppress(OSError):
@@ -53,3 +58,11 @@ def load_heat(path: Path, layers: Sequence[int], num_experts: int) -> dict[Exper
         for (layer, expert), value in heat.items()
     )
     return heat if is_ours else {}
+
+
+def load_misses(path: Path) -> Any:
+    """The miss path's part of it; None where there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["misses"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,6 +1,6 @@
 """By which way the experts of a layer are computed once their bytes are in RAM: by the CPU there, or on a device."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -24,6 +24,10 @@ class Lanes(Protocol):
 
     def begin_pass(self, phase: Phase) -> None: ...
 
+    def holds(self, expert: Expert) -> bool:
+        """Whether it needs no RAM."""
+        ...
+
     def begin(self, call: Call) -> list[Expert]:
         """Which of the call's experts RAM has to serve, in their order."""
         ...
@@ -39,6 +43,9 @@ class Lanes(Protocol):
         """A device refused memory: give so much of its slots back. False where there is none to give."""
         ...
 
+    def kept(self) -> Any:
+        """What was learnt, for the next start; None where there was nothing to learn."""
+
     def end_pass(self) -> None:
         """What the pass has moved is known from now on."""
 
@@ -53,6 +60,9 @@ class CpuLane:
         self._expert_bytes = expert_bytes
 
     def begin_pass(self, phase: Phase) -> None: ...
+
+    def holds(self, expert: Expert) -> bool:
+        return False
 
     def begin(self, call: Call) -> list[Expert]:
         return call.wanted
@@ -89,3 +99,6 @@ class CpuLane:
 
     def shrink(self, share: float) -> bool:
         return False
+
+    def kept(self) -> Any:
+        return None

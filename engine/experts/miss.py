@@ -7,16 +7,14 @@ to the CPU are splits like the others.
 """
 
 from collections import deque
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from math import isfinite
 from statistics import median
 from typing import Any
 
-_FADE = 1 - 1 / 64  # by each layer-step, of what was seen before: one or two tokens count
-_OWN_WEIGHT = 6.0  # in layer-steps, of the cost known so far: it stands for sizes that were not seen of late
-_OUTLIER = 3.0  # times the expected seconds, beyond which a layer-step counts as that: something else held up the computer
-_MOST_SLOWDOWN = 1.75  # 1.5 and 1.7 have been measured where a link and a CPU were alike
+from engine.experts.lane_costs import Cost, Lane, LaneCosts, Share, differ
+
 _TILT = 1.5  # by which the other lane's cost is overstated in a tilted split
 _TRIAL_TOKENS = 12  # of either side
 _HOPELESS = 0.2  # tokens' worth of time lost, at which a trial ends early
@@ -28,62 +26,9 @@ _PROBE_GAP = 20  # tokens after which a lane that is not used is tried with one 
 _PROBE_PATIENCE = 4  # tokens that a probe waits for a layer-step with a single miss
 _MOST_PROBE_GAP = 40
 _WORTH_A_TRIAL = 1.3  # times the predicted seconds of the split in use
-_LONG = 1 << 30  # tokens
-_SURPRISE = 1.3  # times as fast as expected: the lane is tried again at once
-_FORGET = 0.99
-_OTHER_LANES = 0.3
-_DRIFT_RATE, _DRIFT = 1 / 16, 0.1
+_LONG = 1 << 30  # tokens: a lane that has surprised is due
+_OTHER_LANES = 0.3  # change of a cost by which a split that was barred is worth a trial again
 _RECOMPUTE = 0.03  # change of a cost that makes the splits be computed again
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """Seconds of one lane with nothing else going on: `fixed` for the hand-off, `each` for every expert."""
-
-    fixed: float
-    each: float
-
-    def seconds(self, experts: int) -> float:
-        return self.fixed + experts * self.each if experts else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """Both lanes for experts of one size. They share the RAM, which gives one expert in `ram_each` seconds at best."""
-
-    link: Lane
-    cpu: Lane
-    ram_each: float = 0.0
-
-    @property
-    def slowdown(self) -> float:
-        """By which either lane's work takes longer while both are at it."""
-        return max(1.0, self.ram_each / self.link.each + self.ram_each / self.cpu.each)
-
-    def ends(self, gathered: int, computed: int) -> tuple[float, float]:
-        """When either lane is done with a layer-step's misses, counted from its start."""
-        link, cpu = self.link, self.cpu
-        if not gathered or not computed:
-            return link.seconds(gathered), cpu.seconds(computed)
-        first, second = (link.fixed, gathered * link.each), (cpu.fixed, computed * cpu.each)
-        if first[0] <= second[0]:
-            return _overlapped(*first, *second, self.slowdown)
-        return _overlapped(*second, *first, self.slowdown)[::-1]
-
-    def step(self, gathered: int, computed: int) -> float:
-        """Seconds until both are done."""
-        return max(self.ends(gathered, computed))
-
-
-def _overlapped(start: float, work: float, later_start: float, later_work: float, slowdown: float) -> tuple[float, float]:
-    """When two pieces of work end that slow one another down while both go on."""
-    left = work - (later_start - start)
-    if left <= 0:
-        return start + work, later_start + later_work
-    both = later_start + min(left, later_work) * slowdown
-    if left <= later_work:
-        return both, both + later_work - left
-    return both + left - later_work, both
 
 
 class Split(StrEnum):
@@ -105,9 +50,9 @@ class MissPath:
     `seed` comes from a bench with both lanes running and the model's own expert size, or from `kept`.
     """
 
-    def __init__(self, seed: Lanes, split: Split = Split.BALANCED) -> None:
-        self._link, self._cpu = _Cost(seed.link), _Cost(seed.cpu)
-        self._share = _Share(seed)
+    def __init__(self, seed: LaneCosts, split: Split = Split.BALANCED) -> None:
+        self._link, self._cpu = Cost(seed.link), Cost(seed.cpu)
+        self._share = Share(seed)
         self._lanes = self._tabled = seed
         self.in_use = self._now = split
         self._tables: dict[Split, dict[int, int]] = {}
@@ -119,12 +64,12 @@ class MissPath:
         self._was_shared = False  # a layer-step of this token, between both lanes
         self._trial: _Trial | None = None
         self._watch: _Watch | None = None
-        self._barred: dict[Split, tuple[int, Lanes]] = dict.fromkeys(
+        self._barred: dict[Split, tuple[int, LaneCosts]] = dict.fromkeys(
             Split, (0, seed)
         )  # until which token, and the lanes of then
 
     @property
-    def lanes(self) -> Lanes:
+    def lanes(self) -> LaneCosts:
         """Their costs as known now."""
         return self._lanes
 
@@ -157,7 +102,7 @@ class MissPath:
             self._share.forget()
             self._renew()
         self._was_shared = False
-        if _differ(self._lanes, self._tabled, _RECOMPUTE):
+        if differ(self._lanes, self._tabled, _RECOMPUTE):
             self._tables.clear()
             self._tabled = self._lanes
 
@@ -166,11 +111,11 @@ class MissPath:
         return {"split": self.in_use.value, "lanes": asdict(self._lanes)}
 
     @classmethod
-    def restored(cls, kept: Any, seed: Lanes) -> "MissPath":
+    def restored(cls, kept: Any, seed: LaneCosts) -> "MissPath":
         """From what `kept` gave; from the seed where that is nothing of the kind."""
         try:
             value = kept["lanes"]
-            lanes = Lanes(Lane(**value["link"]), Lane(**value["cpu"]), value["ram_each"])
+            lanes = LaneCosts(Lane(**value["link"]), Lane(**value["cpu"]), value["ram_each"])
             figures = (*asdict(lanes.link).values(), *asdict(lanes.cpu).values(), lanes.ram_each)
             is_usable = all(isfinite(figure) and figure >= 0 for figure in figures) and lanes.link.each > 0 < lanes.cpu.each
             return cls(lanes, Split(kept["split"])) if is_usable else cls(seed)
@@ -213,7 +158,7 @@ class MissPath:
         self._renew()
 
     def _renew(self) -> None:
-        self._lanes = Lanes(self._link.lane, self._cpu.lane, self._share.ram_each)
+        self._lanes = LaneCosts(self._link.lane, self._cpu.lane, self._share.ram_each)
 
     def _judge(self, seconds: float) -> None:
         """What a token's time says of the split that it ran with."""
@@ -290,7 +235,7 @@ class MissPath:
     def _is_barred(self, split: Split) -> bool:
         """For its time, or until the lanes have become other ones."""
         until, lanes = self._barred[split]
-        return self._token < until and not _differ(self._lanes, lanes, _OTHER_LANES)
+        return self._token < until and not differ(self._lanes, lanes, _OTHER_LANES)
 
     def _end_watch(self, watch: "_Watch") -> None:
         """Keep the new split, or roll back where it does not hold what its trial promised."""
@@ -336,75 +281,9 @@ class _Watch:
         return median(self._ratios) > self._level * (1 + _GAIN_SIMPLE)
 
 
-class _Cost:
-    """What a lane costs: a line over the number of experts by least squares with forgetting, the line so far as a ballast."""
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.was_surprising = False
-        self._sums = [0.0] * 5  # weight, n, n², t, n·t
-        self._drift = 0.0  # of late, of what was seen beside the other lane from what was expected
-
-    def saw(self, experts: int, seconds: float) -> None:
-        """So many took so long, alone."""
-        expected = self.lane.seconds(experts)
-        self.was_surprising = seconds < expected / _SURPRISE
-        seconds = min(seconds, expected * _OUTLIER)
-        fresh = (1.0, experts, experts * experts, seconds, experts * seconds)
-        self._sums = [total * _FADE + value for total, value in zip(self._sums, fresh, strict=True)]
-        weights, n, nn, t, nt = self._sums
-        for size in (1, 8):
-            own, known = _OWN_WEIGHT / 2, self.lane.seconds(size)
-            weights, n, nn, t, nt = (
-                weights + own,
-                n + own * size,
-                nn + own * size * size,
-                t + own * known,
-                nt + own * size * known,
-            )
-        each = max((weights * nt - n * t) / (weights * nn - n * n), self.lane.each / 2)  # the smallest of costs is still one
-        fixed = (t - each * n) / weights
-        self.lane = Lane(fixed, each) if fixed > 0 else Lane(0.0, nt / nn)
-
-    def saw_beside(self, experts: int, seconds: float) -> bool:
-        """The same beside the other lane, less what that took away. What goes on to be far from expected is the lane's own
-        doing; otherwise True, for it says nothing of the lane."""
-        expected = self.lane.seconds(experts)
-        self._drift += _DRIFT_RATE * (min(seconds / expected, _OUTLIER) - 1 - self._drift)
-        if abs(self._drift) <= _DRIFT:
-            self.was_surprising = seconds < expected / _SURPRISE
-            return True
-        self.saw(experts, seconds)
-        return False
-
-
-class _Share:
-    """What the RAM gives to both lanes together, from the time that each loses beside the other."""
-
-    def __init__(self, seed: Lanes) -> None:
-        self.ram_each = seed.ram_each
-        self._beside = 16 * (seed.link.each + seed.cpu.each)  # seconds of both at once, and those lost by it
-        self._lost = self._beside * (1 - 1 / seed.slowdown)
-
-    def saw(self, lost: float, beside: float, lanes: Lanes) -> None:
-        self._lost, self._beside = self._lost * _FADE + min(lost, beside), self._beside * _FADE + beside
-        slowdown = 1 / (1 - min(max(self._lost / self._beside, 0.0), 1 - 1 / _MOST_SLOWDOWN))
-        self.ram_each = slowdown / (1 / lanes.link.each + 1 / lanes.cpu.each)
-
-    def forget(self) -> None:
-        """A token has passed without a layer-step of both: what is known of them is believed a little less."""
-        self.ram_each *= _FORGET
-
-
-def _tilted(lanes: Lanes, split: Split) -> Lanes:
+def _tilted(lanes: LaneCosts, split: Split) -> LaneCosts:
     if split is Split.MORE_GPU:
         return replace(lanes, cpu=Lane(lanes.cpu.fixed * _TILT, lanes.cpu.each * _TILT))
     if split is Split.MORE_CPU:
         return replace(lanes, link=Lane(lanes.link.fixed * _TILT, lanes.link.each * _TILT))
     return lanes
-
-
-def _differ(one: Lanes, other: Lanes, by: float) -> bool:
-    """Whether what four experts cost differs by that share, alone in either lane or in both."""
-    pairs = ((one.step(*counts), other.step(*counts)) for counts in ((4, 0), (0, 4), (2, 2)))
-    return any(abs(a - b) > by * min(a, b) for a, b in pairs)

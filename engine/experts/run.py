@@ -11,6 +11,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -81,6 +82,18 @@ class ExpertRunner:
         """A device refused memory: give so much of its slots back. False where there is none to give."""
         return self._lanes.shrink(share)
 
+    def misses(self) -> Any:
+        """See `Session.misses`."""
+        return self._lanes.kept()
+
+    def bring(self, experts: Sequence[Expert], seconds: float) -> dict[Expert, int]:
+        """The slots of the first of these experts, as many as fit beside one another, read now where they are absent and time
+        is left."""
+        first = experts[: max(1, self.num_slots - self._cache.member_slots)]
+        absent = [expert for expert in first if self._cache.lookup(*expert) is None]
+        self.load(absent, seconds, lambda _: None, keep=False)
+        return {expert: slot for expert in first if (slot := self._cache.lookup(*expert)) is not None}
+
     @property
     def notice(self) -> str:
         """A sentence on what helps nobody; empty when all is well."""
@@ -90,8 +103,9 @@ class ExpertRunner:
         """The pass is complete."""
         self._lanes.end_pass()
 
-    def load(self, experts: Sequence[Expert], seconds: float, progress: Callable[[int], None]) -> None:
-        """Read experts that an earlier run used most, in that order, as far as time allows. What fails is left to later."""
+    def load(self, experts: Sequence[Expert], seconds: float, progress: Callable[[int], None], *, keep: bool = True) -> None:
+        """Read experts that an earlier run used most, in that order, as far as time allows, and keep them in RAM. What fails is
+        left to later."""
         deadline, waiting, count = time.perf_counter() + seconds, deque(experts), 0
         while (waiting and time.perf_counter() < deadline) or self._reads:
             if time.perf_counter() < deadline:
@@ -99,16 +113,16 @@ class ExpertRunner:
             assert self._reads, "only as many are asked for as there are free slots"
             landed = self._landed.get()
             if self._land(landed)[1] is None:
-                self._cache.admit(*landed[0])
+                if keep:
+                    self._cache.admit(*landed[0])
                 count += 1
                 progress(count)
 
     def first_slots(self, count: int) -> list[int]:
         """The slots of some experts, read now where none is there."""
         layer = self._experts.layers[0]
-        some = [(layer, expert) for expert in range(min(count, self._experts.num_experts, self.num_slots))]
-        self.load([expert for expert in some if self._cache.lookup(*expert) is None], _LONG_SECONDS, lambda _: None)
-        return [slot for expert in some if (slot := self._cache.lookup(*expert)) is not None]
+        some = [(layer, expert) for expert in range(min(count, self._experts.num_experts))]
+        return list(self.bring(some, _LONG_SECONDS).values())
 
     def _settle(self) -> None:
         """Until nothing is on its way."""
@@ -154,14 +168,14 @@ class ExpertRunner:
         if hits:
             self._lanes.serve(call, hits, is_last=False)
             awaited |= self._start(waiting, ())
-        while awaited:
-            ready = self._await(awaited)
+        while awaited or waiting:
+            assert self._reads, "guests always leave a slot to read into"
+            ready = self._await(awaited)  # or for a read in vain, which holds the slot that is needed
             awaited -= ready.keys()
             awaited |= self._start(waiting, ready)
             if ready:
                 y = self._lanes.serve(call, ready, is_last=not awaited and not waiting)
                 awaited |= self._start(waiting, ())
-        assert not waiting, "guests always leave a slot to read into"
         return y
 
     def _start(self, waiting: deque[Expert], keep: Collection[Expert], at_once: int = 1 << 30) -> set[Expert]:
@@ -179,7 +193,7 @@ class ExpertRunner:
         """Start reads for the next layer, behind all others. `keep` is still to be computed."""
         if not self._is_decode or not self._trust.should_guess():
             return
-        likely = self._look_ahead(layer, x)
+        likely = [expert for expert in self._look_ahead(layer, x) if not self._lanes.holds(expert)]
         absent = deque(expert for expert in likely if self._cache.lookup(*expert) is None and expert not in self._reads)
         self._guessed = self._start(absent, {*keep, *likely})
 

@@ -102,4 +102,4 @@ class DeviceTable(SlotTable):
 
     def bind(self, slot: int, expert: Expert) -> None:
         super().bind(slot, expert)
-        self.words[slot] = self._words[slot]
+        self.words[slot].copy_(self._words[slot], non_blocking=True)

@@ -11,7 +11,7 @@ import torch
 from engine.errors import EngineError
 from engine.kernels.weights import ScaleType, Weight
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 ISAS = ("best", "portable", "avx2", "avx512", "avx512_bf16", "neon")  # by number
 LIBRARY = Path(__file__).parent / ("stoker_kernels" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 FAST, RENORMALISE = 1, 2
@@ -75,6 +75,14 @@ class DeltaCall(Structure):
     ]  # fmt: skip
 
 
+class DeltaBlockCall(Structure):
+    _fields_ = [
+        ("rule", DeltaCall), ("hidden", c_int64), ("x", c_void_p), ("input_norm", c_void_p), ("post_norm", c_void_p),
+        ("inputs", POINTER(Matrix) * 4), ("out", POINTER(Matrix)), ("normed", c_void_p), ("flags", c_int32),
+        ("reserved", c_int32),
+    ]  # fmt: skip
+
+
 class RouteCall(Structure):
     _fields_ = [
         ("tokens", c_int64), ("top_k", c_int64), ("x", c_void_p), ("router", POINTER(Matrix)), ("flags", c_int32),
@@ -115,7 +123,7 @@ def load(library: Path) -> ctypes.CDLL:
     lib.stoker_moe.argtypes = [c_void_p, POINTER(MoeCall)]
     lib.stoker_attention.argtypes = [c_void_p, POINTER(AttentionCall)]
     lib.stoker_attention_block.argtypes = [c_void_p, POINTER(BlockCall)]
-    lib.stoker_delta.argtypes = [c_void_p, POINTER(DeltaCall)]
+    lib.stoker_delta_block.argtypes = [c_void_p, POINTER(DeltaBlockCall)]
     lib.stoker_route.argtypes = [c_void_p, POINTER(RouteCall)]
     lib.stoker_read.argtypes = [c_void_p, c_void_p, c_int64, POINTER(c_uint64)]
     return lib

@@ -5,9 +5,10 @@ from typing import Protocol
 import torch
 
 from engine.errors import EngineError
+from engine.kernels.delta import DeltaBlock, DeltaBlockSpec
 from engine.kernels.native import ExpertTable, Native
 from engine.kernels.reference import Reference
-from engine.kernels.spec import AttentionBlock, AttentionSpec, Router
+from engine.kernels.spec import AttentionBlock, AttentionSpec, FeedForward, Router
 from engine.kernels.threads import kernel_threads
 from engine.kernels.weights import Activation, Weight
 
@@ -15,7 +16,8 @@ from engine.kernels.weights import Activation, Weight
 class Kernels(Protocol):
     """Tensors in and out are fp32. See `Native` for shapes; results stay valid, arguments are not kept."""
 
-    isa: str
+    @property
+    def isa(self) -> str: ...
 
     def check(self, weight: Weight, name: str) -> None:
         """Raises `EngineError` naming a weight that these kernels do not take."""
@@ -26,9 +28,7 @@ class Kernels(Protocol):
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor | Weight) -> torch.Tensor: ...
 
-    def swiglu(
-        self, x: torch.Tensor, gate: torch.Tensor | Weight, up: torch.Tensor | Weight, down: torch.Tensor | Weight
-    ) -> torch.Tensor: ...
+    def swiglu(self, gate: Weight, up: Weight, down: Weight) -> FeedForward: ...
 
     def moe(
         self,
@@ -56,6 +56,8 @@ class Kernels(Protocol):
     ) -> torch.Tensor: ...
 
     def attention_block(self, spec: AttentionSpec) -> AttentionBlock: ...
+
+    def delta_block(self, spec: DeltaBlockSpec) -> DeltaBlock: ...
 
     def router(self, weight: Weight, top_k: int, *, renormalise: bool) -> Router: ...
 

@@ -18,6 +18,8 @@ from engine.kernels.abi import (
     RENORMALISE,
     AttentionCall,
     BlockCall,
+    DeltaBlockCall,
+    DeltaCall,
     Expert,
     Matrix,
     MoeCall,
@@ -26,12 +28,14 @@ from engine.kernels.abi import (
     load,
     pointer,
 )  # fmt: skip
-from engine.kernels.spec import AttentionBlock, AttentionSpec, Rotation, Router
+from engine.kernels.delta import ComposedDelta, DeltaBlock, DeltaBlockSpec, States
+from engine.kernels.kept import dim_of
+from engine.kernels.spec import AttentionBlock, AttentionSpec, FeedForward, Rotation, Router
 from engine.kernels.weights import Activation, Format, Weight, plain
 
 _SPIN_US = 100  # longer than a decode layer's pauses between two calls, shorter than anybody notices
 _OUT_OF_MEMORY, _BAD_SCALE = 10, 11  # of stoker_status
-_KV_TYPES = {torch.float32: Format.F32, torch.bfloat16: Format.BF16}
+_KV_TYPES = {torch.float32: int(Format.F32), torch.bfloat16: int(Format.BF16), torch.uint8: 100}  # STOKER_KV_Q8
 
 
 class ExpertTable:
@@ -112,15 +116,17 @@ class Native:
             )
         return y
 
-    def swiglu(
-        self, x: torch.Tensor, gate: torch.Tensor | Weight, up: torch.Tensor | Weight, down: torch.Tensor | Weight
-    ) -> torch.Tensor:
-        """down(silu(gate x) * up x): x [T, H] to [T, H]."""
+    def swiglu(self, gate: Weight, up: Weight, down: Weight) -> FeedForward:
+        """down(silu(gate x) * up x) as a function: an expert that every token goes through."""
         table = ExpertTable(1)
-        table.set(0, *(plain(part) if isinstance(part, torch.Tensor) else part for part in (gate, up, down)))
-        ids, outputs = torch.zeros(len(x), 1, dtype=torch.int32), torch.empty(len(x), 1, x.shape[1])
-        self.moe(table, x, ids, outputs)
-        return outputs[:, 0]
+        table.set(0, gate, up, down)
+
+        def feed_forward(x: torch.Tensor) -> torch.Tensor:
+            ids, outputs = torch.zeros(len(x), 1, dtype=torch.int32), torch.empty(len(x), 1, x.shape[1])
+            self.moe(table, x, ids, outputs)
+            return outputs[:, 0]
+
+        return feed_forward
 
     def moe(
         self,
@@ -174,14 +180,15 @@ class Native:
         sinks: torch.Tensor | None = None,
         softcap: float = 0.0,
     ) -> torch.Tensor:
-        """Causal attention of the last T positions: q [T, Hq, D], keys and values [Hkv, S, D] fp32 or bf16, to [T, Hq, Dv]."""
+        """Causal attention of the last T positions: q [T, Hq, D], keys and values [Hkv, S, D] as `engine.kernels.kept` has
+        them, to [T, Hq, Dv]."""
         assert q.dtype == torch.float32, "q: fp32"
-        assert keys.dtype == values.dtype and keys.dtype in _KV_TYPES, "keys, values: both fp32 or both bf16"  # noqa: PT018
+        assert keys.dtype == values.dtype and keys.dtype in _KV_TYPES, "keys, values: kept alike"  # noqa: PT018
         assert q.stride(2) == keys.stride(2) == values.stride(2) == 1, "q, keys, values: dense in their last dimension"
         assert keys.shape[:2] == values.shape[:2], "keys, values: [Hkv, S, D]"
-        assert q.shape[2] == keys.shape[2], "q, keys: one head size"
+        assert q.shape[2] == dim_of(keys), "q, keys: one head size"
         tokens, heads, dim = q.shape
-        kv_heads, length, value_dim = values.shape
+        (kv_heads, length), value_dim = values.shape[:2], dim_of(values)
         assert heads % kv_heads == 0, f"{heads} heads over {kv_heads}"
         assert length >= tokens, f"{tokens} tokens of {length}"
         y = torch.empty(tokens, heads, value_dim)
@@ -200,6 +207,10 @@ class Native:
     def attention_block(self, spec: AttentionSpec) -> AttentionBlock:
         """One layer's attention with its norms and cache as a function."""
         return _BoundAttention(self, spec)
+
+    def delta_block(self, spec: DeltaBlockSpec) -> DeltaBlock:
+        """One layer's gated delta rule with its norms and products as a function."""
+        return _BoundDelta(self, spec)
 
     def router(self, weight: Weight, top_k: int, *, renormalise: bool) -> Router:
         """One layer's router as a function: the k largest probabilities, over all experts or over the chosen."""
@@ -250,6 +261,36 @@ class _BoundAttention:
         call.keys, call.values, call.kv_type = keys.data_ptr(), values.data_ptr(), _KV_TYPES[keys.dtype]
         call.kv_head_stride, call.kv_token_stride, _ = keys.stride()
         self._native.must(self._run(self._native.pool, byref(call)))
+        return normed
+
+
+class _BoundDelta:
+    """A `DeltaBlock`: a single token in one call, more of them by torch."""
+
+    def __init__(self, native: Native, spec: DeltaBlockSpec) -> None:
+        self._native, self._spec, self._many = native, spec, ComposedDelta(native, spec)
+        rule = spec.rule
+        self._call = DeltaBlockCall(
+            rule=DeltaCall(
+                key_heads=rule.key_heads, value_heads=rule.value_heads, key_dim=rule.key_dim, value_dim=rule.value_dim,
+                width=len(rule.taps), taps=pointer(rule.taps), speed=pointer(rule.speed), bias=pointer(rule.bias),
+                norm=pointer(rule.norm), eps=rule.eps,
+            ),
+            hidden=spec.out.rows, input_norm=pointer(spec.input_norm), post_norm=pointer(spec.post_norm),
+            out=to(descriptor(spec.out)), flags=FAST if native.is_fast else 0,
+        )  # fmt: skip
+        for index, weight in enumerate(spec.inputs):
+            self._call.inputs[index] = to(descriptor(weight))
+
+    def __call__(self, x: torch.Tensor, now: States, following: States) -> torch.Tensor:
+        if len(x) != 1:
+            return self._many(x, now, following)
+        call, normed = self._call, torch.empty_like(x)
+        call.x, call.normed = x.data_ptr(), normed.data_ptr()
+        rule = call.rule
+        rule.past, rule.memory = now[0].data_ptr(), now[1].data_ptr()
+        rule.following, rule.kept = following[0].data_ptr(), following[1].data_ptr()
+        self._native.must(self._native.lib.stoker_delta_block(self._native.pool, byref(call)))
         return normed
 
 

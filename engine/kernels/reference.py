@@ -3,11 +3,14 @@
 import torch
 import torch.nn.functional as F
 
+from engine.kernels.delta import ComposedDelta, DeltaBlock, DeltaBlockSpec
+from engine.kernels.kept import dim_of, keep, numbers
 from engine.kernels.native import ExpertTable
-from engine.kernels.spec import AttentionBlock, AttentionSpec, Rotation, Router
+from engine.kernels.spec import AttentionBlock, AttentionSpec, FeedForward, Rotation, Router
 from engine.kernels.weights import Activation, Format, ScaleType, Weight
 
 _SCRATCH_BYTES = 4 << 20  # an upcast block that stays in the CPU's cache: 13 GB/s of bf16 read, against 1.5 without
+MOST_LOGITS = 1 << 20  # that attention makes at once: 4 MiB, of which there are some copies
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])  # OCP Microscaling Formats 1.0, section 5.3.3
 _AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]  # nibble of each row in its word: AutoAWQ packs rows 0 2 4 6 1 3 5 7
 _DTYPES = {
@@ -55,11 +58,9 @@ class Reference:
     def _upcast(self, weight: torch.Tensor) -> torch.Tensor:
         return self._scratch[: weight.numel()].view(weight.shape).copy_(weight)
 
-    def swiglu(
-        self, x: torch.Tensor, gate: torch.Tensor | Weight, up: torch.Tensor | Weight, down: torch.Tensor | Weight
-    ) -> torch.Tensor:
-        """down(silu(gate x) * up x): x [T, H] to [T, H]. Source: Shazeer 2020, GLU Variants."""
-        return self.linear(F.silu(self.linear(x, gate)) * self.linear(x, up), down)
+    def swiglu(self, gate: Weight, up: Weight, down: Weight) -> FeedForward:
+        """As `Native.swiglu`."""
+        return lambda x: self.linear(F.silu(self.linear(x, gate)) * self.linear(x, up), down)
 
     def moe(
         self,
@@ -99,8 +100,8 @@ class Reference:
             if spec.q_norm is not None and spec.k_norm is not None:
                 q, k = rms_norm(q, spec.q_norm, spec.eps), rms_norm(k, spec.k_norm, spec.eps)  # [T, heads, D]
             end = start + len(x)
-            keys[:, start:end] = rotate(k, rotation).transpose(0, 1)
-            values[:, start:end] = v.transpose(0, 1)
+            keep(keys, start, rotate(k, rotation))
+            keep(values, start, v)
             mixed = self.attention(
                 rotate(q, rotation), keys[:, :end], values[:, :end],
                 scale=spec.scale, window=spec.window, sinks=spec.sinks, softcap=spec.softcap,
@@ -109,6 +110,10 @@ class Reference:
             return rms_norm(x, spec.post_norm, spec.eps)
 
         return block
+
+    def delta_block(self, spec: DeltaBlockSpec) -> DeltaBlock:
+        """As `Native.delta_block`."""
+        return ComposedDelta(self, spec)
 
     def router(self, weight: Weight, top_k: int, *, renormalise: bool) -> Router:
         """As `Native.router`."""
@@ -130,20 +135,45 @@ class Reference:
         sinks: torch.Tensor | None = None,
         softcap: float = 0.0,
     ) -> torch.Tensor:
-        """As `Native.attention`."""
-        count, total, group = q.shape[0], keys.shape[1], q.shape[1] // keys.shape[0]
-        keys, values = (part.to(q.dtype).repeat_interleave(group, dim=0) for part in (keys, values))
-        logits = torch.einsum("thd,hsd->hts", q, keys) * (q.shape[-1] ** -0.5 if scale is None else scale)  # [Hq, T, S]
-        if softcap:
-            logits = (logits / softcap).tanh() * softcap
-        position = torch.arange(total - count, total)[:, None]
-        seen = torch.arange(total)[None, :]
-        mask = seen <= position if window is None else (seen <= position) & (seen > position - window)
-        logits = logits.masked_fill(~mask, float("-inf"))
-        if sinks is not None:
-            column = sinks.to(q.dtype)[:, None, None].expand(-1, count, 1)
-            logits = torch.cat((logits, column), dim=-1)
-        return torch.einsum("hts,hsd->thd", logits.softmax(dim=-1)[..., :total], values)
+        """As `Native.attention`. Many logits are made a part at a time: some heads, and some queries with what they see."""
+        (count, heads, _), (kv_heads, total) = q.shape, keys.shape[:2]
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        if count * heads * total <= MOST_LOGITS:
+            return _attend(q, keys, values, scale, window, sinks, softcap)
+        group = heads // kv_heads
+        at_once = max(1, MOST_LOGITS // (group * total))
+        y = q.new_empty(count, heads, dim_of(values))
+        for first in range(0, count, at_once):
+            last = min(count, first + at_once)
+            end = total - count + last
+            begin = 0 if window is None else max(0, total - count + first - window + 1)
+            for head in range(kv_heads):
+                own = slice(head * group, (head + 1) * group)
+                seen, mixed = keys[head : head + 1, begin:end], values[head : head + 1, begin:end]
+                own_sinks = None if sinks is None else sinks[own]
+                y[first:last, own] = _attend(q[first:last, own], seen, mixed, scale, window, own_sinks, softcap)
+        return y
+
+
+def _attend(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int | None, sinks: torch.Tensor | None,
+    softcap: float,
+) -> torch.Tensor:  # fmt: skip
+    count, total, kv_heads = q.shape[0], keys.shape[1], keys.shape[0]
+    keys, values = (numbers(part).to(q.dtype) for part in (keys, values))
+    grouped = q.reshape(count, kv_heads, -1, q.shape[2])
+    logits = torch.einsum("tkgd,ksd->kgts", grouped, keys).mul_(scale)  # [Hkv, Hq / Hkv, T, S]
+    if softcap:
+        logits.div_(softcap).tanh_().mul_(softcap)
+    position = torch.arange(total - count, total, device=q.device)[:, None]
+    seen = torch.arange(total, device=q.device)[None, :]
+    mask = seen <= position if window is None else (seen <= position) & (seen > position - window)
+    logits.masked_fill_(~mask, float("-inf"))
+    if sinks is not None:
+        column = sinks.to(q.dtype).view(kv_heads, -1, 1, 1).expand(-1, -1, count, 1)
+        logits = torch.cat((logits, column), dim=-1)
+    mixed = torch.einsum("kgts,ksd->tkgd", logits.softmax(dim=-1)[..., :total], values)
+    return mixed.flatten(1, 2)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -211,7 +241,7 @@ def _words(data: torch.Tensor, rows: int, cols: int, stride: int) -> torch.Tenso
 
 def _nibbles(words: torch.Tensor) -> torch.Tensor:
     """The eight nibbles of int32 words [..., 8], lowest first."""
-    return (words[..., None] >> torch.arange(0, 32, 4, dtype=torch.int32)) & 15
+    return (words[..., None] >> torch.arange(0, 32, 4, dtype=torch.int32, device=words.device)) & 15
 
 
 def _codes(weight: Weight) -> torch.Tensor:
@@ -232,13 +262,13 @@ def _codes(weight: Weight) -> torch.Tensor:
     nibbles = torch.stack((packed & 15, packed >> 4), dim=-1).reshape(rows, cols)
     if weight.format == Format.INT4:
         return nibbles.float()
-    return _E2M1[(nibbles & 7).long()] * torch.where(nibbles > 7, -1.0, 1.0)
+    return _E2M1.to(nibbles.device)[(nibbles & 7).long()] * torch.where(nibbles > 7, -1.0, 1.0)
 
 
 def _zeros(weight: Weight, groups: int) -> torch.Tensor:
     """Zero points as fp32 [rows, groups]."""
     if weight.zeros is None:
-        return torch.full((weight.rows, groups), 8.0)
+        return torch.full((weight.rows, groups), 8.0, device=weight.data.device)
     words = -(-weight.rows // 8)
     if weight.format == Format.INT4:
         nibbles = _nibbles(_words(weight.zeros, words, groups, weight.zero_stride)).permute(0, 2, 1)  # [words, 8, groups]

@@ -12,6 +12,7 @@ import torch
 from engine.kernels.weights import Weight
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosine and sine [T, R / 2] of the first R values of each head
+FeedForward = Callable[[torch.Tensor], torch.Tensor]  # x [T, H] to [T, H]
 Router = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # x [T, H] to ids int32 [T, k] and weights fp32 [T, k]
 
 
@@ -48,5 +49,6 @@ class AttentionBlock(Protocol):
     ) -> torch.Tensor:
         """Adds to the stream x fp32 [T, H] in place and returns its post_norm [T, H].
 
-        Writes positions `start` to start + T of keys and values [Hkv, capacity, D], fp32 or bf16, and reads all before.
+        Writes positions `start` to start + T of keys and values [Hkv, capacity, D], kept as `engine.kernels.kept` tells, and
+        reads all before.
         """

@@ -1,44 +1,71 @@
 """What is kept of the tokens read so far, per layer. Knows positions, no architecture."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
-from engine.kv.state import MARKS, States, Tensors
+from engine.config import KvType
+from engine.kernels.kept import DTYPES, width
+from engine.kv.state import States, Tensors
+from engine.kv.window import Windows
+from engine.plan.footprint import MARKS, rows_kept
 from engine.tiers.arena import aligned_memory
+
+Kept = tuple[torch.Tensor, torch.Tensor, int]  # keys and values [Hkv, rows, ...], and the row of the first new token
 
 
 class KvCache:
-    """Fixed capacity in tokens; `length` of them are valid. Rows beyond `length` may hold the pass in progress.
+    """Fixed capacity in tokens; `length` of them are valid. Rows beyond those may hold the pass in progress.
 
-    Raises `EngineError` when the system refuses the memory.
+    `windows` has for each layer how many tokens it sees, None for all; no pass is over more than `chunk` tokens. Raises
+    `EngineError` when the system refuses the memory.
     """
 
     def __init__(
-        self, num_layers: int, num_kv_heads: int, head_dim: int, capacity: int, device: torch.device | None = None
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        device: torch.device | None = None,
+        kv_type: KvType = KvType.FP32,
+        windows: Sequence[int | None] = (),
+        chunk: int = 0,
     ) -> None:
-        self._memory = _memory((num_layers, 2, num_kv_heads, capacity, head_dim), device or torch.device("cpu"))
-        self._states = States()
-        self._used: set[int] = set()  # layers that keep something of each token
+        self._heads, self._dim, self._type = num_kv_heads, head_dim, kv_type
+        self._sees = tuple(windows) or (None,) * num_layers
+        self._rows = [capacity if window is None else rows_kept(window, capacity, chunk) for window in self._sees]
+        self._memory = _memory(self._token_bytes, self._rows, device or torch.device("cpu"))
+        self._layers: dict[int, torch.Tensor] = {}  # those that keep something of each token: [parts, H, rows, ...]
+        self._windows, self._states = Windows(), States(device)
         self.capacity = capacity
         self.length = 0
 
-    def layer(self, layer: int, num_kv_heads: int = 0, head_dim: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [Hkv, capacity, D] of one layer; a pass writes its rows after `length`.
+    def layer(self, layer: int, count: int, num_kv_heads: int = 0, head_dim: int = 0) -> Kept:
+        """Keys and values of one layer as `engine.kernels.kept` has them, and the row of the first of `count` new tokens.
 
         A layer whose heads are others names them, and takes as much of the memory as they need.
         """
-        self._used.add(layer)
-        memory = self._memory[layer]
-        if num_kv_heads:
-            shape = (2, num_kv_heads, self.capacity, head_dim)
-            memory = memory.view(-1)[: math.prod(shape)].view(shape)
-        return memory[0], memory[1]
+        memory = self._of(layer, 2, num_kv_heads or self._heads, head_dim or self._dim)
+        return memory[0], memory[1], self._windows.start(layer, self.length, count)
 
-    def rows(self, layer: int) -> torch.Tensor:
-        """The same memory as one row [capacity, 2 * Hkv * D] per token, for a layer that has no keys and values apart."""
-        self._used.add(layer)
-        return self._memory[layer].view(self.capacity, -1)
+    def rows(self, layer: int, count: int) -> tuple[torch.Tensor, int]:
+        """The same for a layer that has no keys and values apart: one row of 2 * Hkv * D numbers per token, [1, rows, ...]."""
+        memory = self._of(layer, 1, 1, 2 * self._heads * self._dim)
+        return memory[0], self._windows.start(layer, self.length, count)
+
+    def _of(self, layer: int, parts: int, heads: int, dim: int) -> torch.Tensor:
+        if layer not in self._layers:
+            dtype, rows = DTYPES[self._type], self._rows[layer]
+            shape = (parts, heads, rows, width(dtype, dim))
+            nbytes = math.prod(shape) * dtype.itemsize
+            assert nbytes <= len(self._memory[layer]), f"layer {layer} keeps more of a token than was planned"
+            self._layers[layer] = self._memory[layer][:nbytes].view(dtype).view(shape)
+            window = self._sees[layer]
+            if window is not None and rows < self.capacity:
+                self._windows.add(layer, self._layers[layer], window)
+        return self._layers[layer]
 
     def state(self, layer: int, *shapes: tuple[int, ...]) -> tuple[Tensors, Tensors]:
         """Of a recurrent layer: its tensors, to be read, and those that the pass must fill. See `States`."""
@@ -50,18 +77,22 @@ class KvCache:
         self._states.commit()
 
     def mark(self) -> None:
-        """Make the present length one that `truncate` reaches. Nothing to do where no layer is recurrent."""
+        """Make the present length one that `truncate` reaches. Nothing to do where every layer keeps all."""
         self._states.mark(self.length)
+        self._windows.mark(self.length)
 
     def reachable(self, length: int) -> int:
         """What `truncate(length)` will leave."""
-        return self._states.reachable(length, self.length)
+        while (reached := self._windows.reachable(self._states.reachable(length, self.length))) != length:
+            length = reached
+        return length
 
     def truncate(self, length: int) -> None:
-        """Forget everything after the first `length` tokens, or after fewer where recurrent layers hold no state of them."""
+        """Forget everything after the first `length` tokens, or after fewer where what a layer needs of them is not kept."""
         assert 0 <= length <= self.length
         if (reached := self.reachable(length)) != self.length:
             self._states.go_back(reached)
+            self._windows.go_back(reached)
         self.length = reached
 
     @staticmethod
@@ -69,15 +100,22 @@ class KvCache:
         """Memory for recurrent layers that remember so many numbers, with what is kept to go back to."""
         return (2 + MARKS) * values * 4
 
+    def read_bytes(self, count: int) -> int:
+        """What a pass over `count` tokens reads of the layers that keep any."""
+        seen = self.length + count
+        return sum(min(seen, (self._sees[layer] or seen) + count - 1) for layer in self._layers) * self._token_bytes
+
     @property
-    def bytes_per_token(self) -> int:
-        """In the layers that keep any."""
-        _, two, heads, _, dim = self._memory.shape
-        return two * len(self._used) * heads * dim * self._memory.itemsize
+    def _token_bytes(self) -> int:
+        """Of a token in a layer."""
+        return 2 * self._heads * self._type.row_bytes(self._dim)
 
 
-def _memory(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """fp32; in RAM it costs nothing until a token is written. Raises `EngineError` when the system refuses it."""
+def _memory(token_bytes: int, rows: Sequence[int], device: torch.device) -> list[torch.Tensor]:
+    """Of each layer; in RAM it costs nothing until a token is written. Raises `EngineError` when the system refuses it."""
+    sizes = [-(-token_bytes * count // 64) * 64 for count in rows]
     if device.type != "cpu":
-        return torch.zeros(shape, device=device)
-    return torch.frombuffer(aligned_memory(math.prod(shape) * 4), dtype=torch.float32).view(shape)
+        whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
+    else:
+        whole = torch.frombuffer(aligned_memory(sum(sizes)), dtype=torch.uint8)
+    return list(torch.split(whole, sizes))

@@ -6,7 +6,7 @@ A pass reads what is and writes what will be, and `commit` exchanges the two, so
 
 import torch
 
-MARKS = 4  # copies kept: a state is some 60 MB in Qwen3.6-35B-A3B
+from engine.kv.marks import Marks
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -14,16 +14,17 @@ Tensors = tuple[torch.Tensor, ...]
 class States:
     """Empty until the first pass of a model with such layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device
         self._now: dict[int, Tensors] = {}
         self._next: dict[int, Tensors] = {}
-        self._marks: list[tuple[int, dict[int, Tensors]]] = []  # by length, the shortest first
+        self._marks: Marks[dict[int, Tensors]] = Marks()
 
     def of(self, layer: int, *shapes: tuple[int, ...]) -> tuple[Tensors, Tensors]:
         """A layer's tensors as they are, zeros at first, and those that the pass must fill with what they become. fp32."""
         if layer not in self._now:
-            self._now[layer] = tuple(torch.zeros(shape) for shape in shapes)
-            self._next[layer] = tuple(torch.zeros(shape) for shape in shapes)
+            self._now[layer] = tuple(torch.zeros(shape, device=self._device) for shape in shapes)
+            self._next[layer] = tuple(torch.zeros(shape, device=self._device) for shape in shapes)
         return self._now[layer], self._next[layer]
 
     def commit(self) -> None:
@@ -33,32 +34,24 @@ class States:
     @torch.inference_mode()
     def mark(self, length: int) -> None:
         """Keep a copy of the present state, which is that after `length` tokens."""
-        if not self._now or (self._marks and self._marks[-1][0] >= length):
-            return
-        self._marks.append((length, {layer: tuple(part.clone() for part in parts) for layer, parts in self._now.items()}))
-        if len(self._marks) > MARKS:
-            del self._marks[self._least_useful()]
-
-    def _least_useful(self) -> int:
-        """The mark whose loss adds least to what must be read again, for its distance: marks lie denser towards the end."""
-        lengths = [0, *(length for length, _ in self._marks)]
-        costs = [(lengths[i + 1] - lengths[i - 1]) / (lengths[-1] - lengths[i]) for i in range(1, len(lengths) - 1)]
-        return costs.index(min(costs))
+        if self._now and self._marks.is_new(length):
+            copies = {layer: tuple(part.clone() for part in parts) for layer, parts in self._now.items()}
+            self._marks.add(length, copies)
 
     def reachable(self, length: int, present: int) -> int:
         """The longest timeline within `length` tokens that the state can be of without reading; `present` is today's."""
         if not self._now or length >= present:
             return min(length, present)
-        return max((marked for marked, _ in self._marks if marked <= length), default=0)
+        return self._marks.before(length)
 
     @torch.inference_mode()
     def go_back(self, length: int) -> None:
         """To a `reachable` length other than the present one."""
         if not self._now:
             return
-        self._marks = [mark for mark in self._marks if mark[0] <= length]
-        kept = self._marks[-1][1] if self._marks and self._marks[-1][0] == length else {}
-        assert kept or length == 0, f"no mark at {length} tokens"
+        self._marks.cut(length)
+        kept = self._marks.at(length)
+        assert kept is not None or length == 0, f"no mark at {length} tokens"
         for layer, parts in self._now.items():
             for index, part in enumerate(parts):
-                part.copy_(kept[layer][index]) if kept else part.zero_()
+                part.zero_() if kept is None else part.copy_(kept[layer][index])

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from engine.kernels.kept import keep
 from engine.kernels.kernels import Kernels
 from engine.kernels.reference import rms_norm, rotate
 from engine.kernels.spec import AttentionBlock, AttentionSpec, Rotation
@@ -67,8 +68,8 @@ def attend(
     """
     keys, values = cache
     end = start + len(q)
-    keys[:, start:end] = rotate(k, rotation).transpose(0, 1)
-    values[:, start:end] = v.transpose(0, 1)
+    keep(keys, start, rotate(k, rotation))
+    keep(values, start, v)
     mixed = kernels.attention(rotate(q, rotation), keys[:, :end], values[:, :end], scale=scale, window=window)  # [T, Hq, D]
     return mixed.flatten(1)
 

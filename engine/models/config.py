@@ -34,6 +34,11 @@ class DecoderConfig:
         return self.num_layers
 
     @property
+    def kept_windows(self) -> tuple[int | None, ...]:
+        """How many tokens each layer sees, its own included; None for all."""
+        return (None,) * self.num_layers
+
+    @property
     def state_values(self) -> int:
         """Numbers that all recurrent layers remember together, whatever the length."""
         return 0

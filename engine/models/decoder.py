@@ -86,7 +86,7 @@ class PreNormBlock:
         self._layer, self._attention, self._feed_forward = layer, attention, feed_forward
 
     def __call__(self, x: torch.Tensor, rotation: Rotation, kv: KvCache, experts: Experts) -> None:
-        normed = self._attention(x, rotation, *kv.layer(self._layer), kv.length)
+        normed = self._attention(x, rotation, *kv.layer(self._layer, len(x)))
         x += self._feed_forward(normed, experts)
 
 
@@ -109,10 +109,10 @@ class Decoder:
         self._embedding_scale, self._finish = embedding_scale, finish
 
     def __call__(self, tokens: torch.Tensor, kv: KvCache, experts: Experts) -> torch.Tensor:
-        x = embed(self._embedding, tokens)  # [T, H]
+        x = embed(self._embedding, tokens).to(self._head.data.device)  # [T, H]; of a table on disk, rows are in RAM
         if self._embedding_scale != 1:
             x *= self._embedding_scale
-        rotation = self._rope.table(kv.length, len(tokens))
+        rotation = self._rope.table(kv.length, len(tokens), x.device)
         for block in self._blocks:
             block(x, rotation, kv, experts)
         return self._finish(self._kernels.linear(self._norm(x[-1:]), self._head)[0])  # [V]

@@ -3,13 +3,13 @@
 Source: Qwen team 2025, Qwen3-Next, and the published configuration. The weights of their norms are stored less one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
+from engine.kernels.delta import DeltaBlockSpec, DeltaSpec
 from engine.kernels.kernels import Kernels
 from engine.kernels.reference import rms_norm
 from engine.kernels.spec import Rotation
@@ -31,13 +31,9 @@ from engine.models.decoder import (
 )
 from engine.models.hf_config import HfConfig
 from engine.models.layers import Experts, Weights, gated_expert
-from engine.models.recurrent import gated_delta, short_conv, unit
 from engine.models.rope import Rope
 
 _DELTA, _ATTENTION = "linear_attention", "full_attention"
-
-# normed x [T, H] to the convolution's input [T, C], the output's gate [T, Hv * Dv], and logits of rate and decay [T, Hv]
-Projection = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ class GatedAttention:
         return rms_norm(x, self._after, eps)
 
 
-class DeltaBlock:
+class DeltaLayer:
     """A `Block`: the gated delta rule over convolved queries, keys and values, and then the feed-forward part."""
 
     def __init__(
@@ -149,38 +145,29 @@ class DeltaBlock:
         config: GatedConfig,
         weights: Weights,
         kernels: Kernels,
-        project: Projection,
+        inputs: Sequence[str],
         feed_forward: LayerPart,
     ) -> None:
-        self._layer, self._config, self._kernels = layer, config, kernels
-        self._project, self._feed_forward = project, feed_forward
-        self._before, self._after = (weights.vector(f"{name}_layernorm.weight") for name in ("input", "post_attention"))
+        self._layer, self._config, self._feed_forward = layer, config, feed_forward
         own = weights.at("linear_attn")
-        self._taps = own.vector("conv1d.weight").view(config.conv_channels, config.conv_width)
-        self._speed, self._bias = -own.vector("A_log").exp(), own.vector("dt_bias")
-        self._norm, self._out = own.vector("norm.weight"), own.matrix("out_proj")
+        taps = own.vector("conv1d.weight").view(config.conv_channels, config.conv_width).t().contiguous()
+        rule = DeltaSpec(
+            config.key_heads, config.value_heads, config.key_dim, config.value_dim, taps, -own.vector("A_log").exp(),
+            own.vector("dt_bias"), own.vector("norm.weight"), config.rms_eps,
+        )  # fmt: skip
+        norms = (weights.vector(f"{name}_layernorm.weight") for name in ("input", "post_attention"))
+        self._rule = kernels.delta_block(
+            DeltaBlockSpec(rule, tuple(own.matrix(name) for name in inputs), own.matrix("out_proj"), *norms)
+        )
 
     def __call__(self, x: torch.Tensor, rotation: Rotation, kv: KvCache, experts: Experts) -> None:
-        config, count = self._config, len(x)
+        config = self._config
         now, following = kv.state(
             self._layer,
             (config.conv_width - 1, config.conv_channels),
             (config.value_heads, config.key_dim, config.value_dim),
         )
-        mixed, gate, rate, decay = self._project(rms_norm(x, self._before, config.rms_eps))
-        mixed = F.silu(short_conv(mixed, now[0], following[0], self._taps))
-        keys_width = config.key_heads * config.key_dim
-        q, k, v = torch.split(mixed, [keys_width, keys_width, config.value_heads * config.value_dim], dim=-1)
-        q, k = (unit(part.view(count, config.key_heads, -1)) for part in (q, k))
-        shared_by = config.value_heads // config.key_heads
-        q, k = (part.repeat_interleave(shared_by, dim=1).transpose(0, 1) for part in (q, k))  # [Hv, T, Dk]
-        read = gated_delta(
-            q * config.key_dim**-0.5, k, v.view(count, config.value_heads, -1).transpose(0, 1),
-            (self._speed * F.softplus(decay + self._bias)).t(), rate.sigmoid().t(), now[1], following[1],
-        ).transpose(0, 1)  # [T, Hv, Dv]  # fmt: skip
-        gated = rms_norm(read, self._norm, config.rms_eps) * F.silu(gate.view(read.shape))
-        x += self._kernels.linear(gated.flatten(1), self._out)
-        x += self._feed_forward(rms_norm(x, self._after, config.rms_eps), experts)
+        x += self._feed_forward(self._rule(x, now, following), experts)
 
 
 class Mixture:
@@ -195,10 +182,8 @@ class Mixture:
         return experts(self._layer, x, *self._route(x)) + self._shared(x)
 
 
-def gated_decoder(
-    config: GatedConfig, weights: Weights, kernels: Kernels, projection: Callable[[Weights], Projection]
-) -> Decoder:
-    """`projection` makes a delta layer's from the weights of its part."""
+def gated_decoder(config: GatedConfig, weights: Weights, kernels: Kernels, inputs: Sequence[str]) -> Decoder:
+    """`inputs` are the names of a delta layer's input matrices, see `DeltaBlockSpec`."""
     blocks: list[Block] = []
     for layer, kind in enumerate(config.kinds[: config.num_layers]):
         own = weights.at(f"model.layers.{layer}")
@@ -207,6 +192,6 @@ def gated_decoder(
         if kind == _ATTENTION:
             blocks.append(PreNormBlock(layer, GatedAttention(config, own, kernels), part))
         else:
-            blocks.append(DeltaBlock(layer, config, own, kernels, projection(own.at("linear_attn")), part))
+            blocks.append(DeltaLayer(layer, config, own, kernels, inputs, part))
     rope = Rope(config.rotary_dim, config.rope_theta, config.stretch)
     return Decoder(weights, blocks, rope, rms(weights.vector("model.norm.weight"), config.rms_eps), kernels)

@@ -80,6 +80,10 @@ class Config(DecoderConfig):
         )
 
     @property
+    def kept_windows(self) -> tuple[int | None, ...]:
+        return tuple(self.window if kind == _WINDOW else None for kind in self.kinds)
+
+    @property
     def math(self) -> ExpertMath:
         return ExpertMath(Activation.GELU_TANH)
 
@@ -121,8 +125,8 @@ class Attention:
         v = k if self._v is None else self._kernels.linear(normed, self._v).view(k.shape)
         q, k = rms_norm(q, self._q_norm, self._eps), rms_norm(k, self._k_norm, self._eps)
         v = F.rms_norm(v, (self._dim,), eps=self._eps)
-        cache = kv.layer(self._layer, self._kv_heads, self._dim)
-        mixed = attend(self._kernels, q, k, v, rotation, cache, kv.length, 1.0, self._window)
+        keys, values, start = kv.layer(self._layer, len(normed), self._kv_heads, self._dim)
+        mixed = attend(self._kernels, q, k, v, rotation, (keys, values), start, 1.0, self._window)
         return self._kernels.linear(mixed, self._o)
 
 
@@ -139,7 +143,7 @@ class Gemma4Block:
         self._expert_scale, self._layer_scale = weights.vector("router.per_expert_scale"), float(weights.vector("layer_scalar"))
 
     def __call__(self, x: torch.Tensor, rotation: Rotation, kv: KvCache, experts: Experts) -> None:
-        turned = rotation if self._rope is None else self._rope.table(kv.length, len(x))
+        turned = rotation if self._rope is None else self._rope.table(kv.length, len(x), x.device)
         mixed = self._attention(self._normed(x, "input_layernorm"), turned, kv)
         x += self._normed(mixed, "post_attention_layernorm")
         dense = self._normed(self._mlp(self._normed(x, "pre_feedforward_layernorm")), "post_feedforward_layernorm_1")

@@ -1,10 +1,12 @@
 """What a model keeps of the tokens read, from config.json alone, for a verdict before the download. No tensor library."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _RECURRENT = ("linear_attention", "conv")
+_SLIDING = "sliding_attention"
+_ALL_SLIDE = ("mixtral", "phimoe")  # where nothing switches it off
 _COPIES = 6  # of a state: as it is, as it becomes, and four to go back to
 _FLOAT = 4
 
@@ -17,6 +19,7 @@ class Cache:
     heads: int = 0
     head_dim: int = 0
     state_bytes: int = 0
+    windows: tuple[tuple[int, int], ...] = ()  # (tokens, layers) of those that see only so many
 
 
 def cache_of(config: Mapping[str, Any]) -> Cache:
@@ -35,7 +38,7 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
         kinds = ["linear_attention" if is_delta and (layer + 1) % interval else "full_attention" for layer in range(count)]
     recurrent = sum(kind in _RECURRENT for kind in kinds[:count])
     if not recurrent:
-        return Cache(count)
+        return Cache(count, windows=_windows(config, kinds[:count]))
     if "conv_L_cache" in config:
         state = (number("conv_L_cache", 3) - 1) * number("hidden_size")
     else:
@@ -44,3 +47,11 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
         taps = number("linear_conv_kernel_dim", 4) - 1
         state = values * key_dim * value_dim + taps * (2 * keys * key_dim + values * value_dim)
     return Cache(layers=count - recurrent, state_bytes=_COPIES * recurrent * state * _FLOAT)
+
+
+def _windows(config: Mapping[str, Any], kinds: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """Where layers differ their kinds tell which have a window; where they do not, all have it or none."""
+    window, layers = config.get("sliding_window"), kinds.count(_SLIDING)
+    is_whole = config.get("use_sliding_window", config.get("model_type") in _ALL_SLIDE)
+    layers = layers or (len(kinds) if is_whole is True else 0)
+    return ((window, layers),) if layers and type(window) is int and window > 0 else ()

@@ -40,6 +40,10 @@ class Config(DecoderConfig):
         )
 
     @property
+    def kept_windows(self) -> tuple[int | None, ...]:
+        return self.windows
+
+    @property
     def math(self) -> ExpertMath:
         return ExpertMath(Activation.GPT_OSS, _ACTIVATION_ALPHA, self.activation_limit)
 

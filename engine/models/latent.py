@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from engine.kernels.kept import first, keep
 from engine.kernels.kernels import Kernels
 from engine.kernels.reference import dequantise, rms_norm, rotate
 from engine.kernels.spec import Rotation
@@ -94,17 +95,20 @@ class LatentBlock:
         self._into, self._out_of = _by_head(own.matrix("kv_b_proj"), config)
 
     def __call__(self, x: torch.Tensor, rotation: Rotation, kv: KvCache, experts: Experts) -> None:
-        config, rank, end = self._config, self._config.rank, kv.length + len(x)
+        config, rank = self._config, self._config.rank
         normed = rms_norm(x, self._before, config.rms_eps)
         row = self._kernels.linear(normed, self._compress)  # [T, rank + turned]
-        rows = kv.rows(self._layer)
-        rows[kv.length : end, :rank] = rms_norm(row[:, :rank], self._latent_norm, _INNER_EPS)
-        rows[kv.length : end, rank:] = self._turned(row[:, None, rank:], rotation)[:, 0]
+        plain, turned = (
+            rms_norm(row[:, None, :rank], self._latent_norm, _INNER_EPS),
+            self._turned(row[:, None, rank:], rotation),
+        )
+        rows, start = kv.rows(self._layer, len(x))
+        keep(rows, start, torch.cat((plain, turned), dim=-1))
         query = self._queries(normed).view(len(x), config.num_heads, -1)
         into = self._each_head(query[..., : config.plain_dim], self._into)  # [T, Hq, rank]
         query = torch.cat((into, self._turned(query[..., config.plain_dim :], rotation)), dim=-1)
-        keys = rows[None, :end]  # [1, S, rank + turned]
-        mixed = self._kernels.attention(query, keys, keys[..., :rank], scale=config.scale)  # [T, Hq, rank]
+        keys = rows[:, : start + len(x)]  # [1, S, rank + turned]
+        mixed = self._kernels.attention(query, keys, first(keys, rank), scale=config.scale)  # [T, Hq, rank]
         x += self._kernels.linear(self._each_head(mixed, self._out_of).flatten(1), self._out)
         x += self._feed_forward(rms_norm(x, self._after, config.rms_eps), experts)
 

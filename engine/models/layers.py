@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from engine.kernels.kernels import Kernels
+from engine.kernels.spec import FeedForward
 from engine.kernels.weights import Weight, plain_tensor
 from engine.kv.cache import KvCache
 
@@ -45,13 +46,12 @@ class Weights:
         return self.prefix + name in self.matrices or self.prefix + name in self.vectors
 
 
-def swiglu(weights: Weights, kernels: Kernels) -> Callable[[torch.Tensor], torch.Tensor]:
+def swiglu(weights: Weights, kernels: Kernels) -> FeedForward:
     """A dense feed-forward part with gate_proj, up_proj and down_proj: [T, H] to [T, H]."""
-    parts = tuple(weights.matrix(part) for part in SWIGLU_PARTS)
-    return lambda x: kernels.swiglu(x, *parts)
+    return kernels.swiglu(*(weights.matrix(part) for part in SWIGLU_PARTS))
 
 
-def gated_expert(weights: Weights, kernels: Kernels) -> Callable[[torch.Tensor], torch.Tensor]:
+def gated_expert(weights: Weights, kernels: Kernels) -> FeedForward:
     """The expert that every token goes through, times a gate of its own: [T, H] to [T, H]."""
     expert, gate = swiglu(weights.at("shared_expert"), kernels), weights.matrix("shared_expert_gate")
     return lambda x: expert(x) * kernels.linear(x, gate).sigmoid()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from engine.kernels.delta import short_conv
 from engine.kernels.kernels import Kernels
 from engine.kernels.reference import rms_norm
 from engine.kernels.spec import AttentionBlock, AttentionSpec, Rotation
@@ -16,7 +17,6 @@ from engine.models.config import DecoderConfig, read_common
 from engine.models.decoder import Block, Decoder, LayerPart, PreNormBlock, Shapes, frame_of, rms, swiglu_shapes
 from engine.models.hf_config import HfConfig
 from engine.models.layers import Experts, Weights
-from engine.models.recurrent import short_conv
 from engine.models.rope import Rope
 from engine.models.routing import sigmoid_router
 
@@ -111,7 +111,7 @@ class ConvBlock:
         self._before, self._after = weights.vector("operator_norm.weight"), weights.vector("ffn_norm.weight")
         own = weights.at("conv")
         self._in, self._out = own.matrix("in_proj"), own.matrix("out_proj")
-        self._taps = own.vector("conv.weight").view(config.hidden_size, config.conv_width)
+        self._taps = own.vector("conv.weight").view(config.hidden_size, config.conv_width).t().contiguous()
         self._bias = own.vector("conv.bias") if config.has_conv_bias else None
 
     def __call__(self, x: torch.Tensor, rotation: Rotation, kv: KvCache, experts: Experts) -> None:
@@ -144,8 +144,8 @@ def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:
     def feed_forward(layer: int, own: Weights) -> LayerPart:
         if layer in config.moe_layers:
             return FeedForward(layer, config, own, kernels)
-        parts = tuple(own.matrix(f"feed_forward.{part}") for part in _PARTS)
-        return lambda x, _: kernels.swiglu(x, *parts)
+        mlp = kernels.swiglu(*(own.matrix(f"feed_forward.{part}") for part in _PARTS))
+        return lambda x, _: mlp(x)
 
     blocks: list[Block] = []
     for layer, kind in enumerate(config.kinds[: config.num_layers]):

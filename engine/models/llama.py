@@ -46,7 +46,7 @@ def only_expert(layer: int) -> LayerPart:
     """Every token goes through it, with weight 1."""
 
     def run(x: torch.Tensor, experts: Experts) -> torch.Tensor:
-        return experts(layer, x, torch.zeros(len(x), 1, dtype=torch.int32), torch.ones(len(x), 1))
+        return experts(layer, x, x.new_zeros(len(x), 1, dtype=torch.int32), x.new_ones(len(x), 1))
 
     return run
 

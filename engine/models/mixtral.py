@@ -23,6 +23,10 @@ class Config(DecoderConfig):
         common = read_common(hf, experts=("num_local_experts",), expert_size="intermediate_size", theta=1e6, eps=1e-5)
         return cls(**common, window=hf.optional_integer("sliding_window"))
 
+    @property
+    def kept_windows(self) -> tuple[int | None, ...]:
+        return (self.window,) * self.num_layers
+
 
 def weight_shapes(config: Config) -> Shapes:
     """Published name and shape of every dense tensor."""

@@ -42,6 +42,10 @@ class Config(DecoderConfig):
             jitter=hf.positive("router_jitter_noise", 0.01),
         )
 
+    @property
+    def kept_windows(self) -> tuple[int | None, ...]:
+        return (self.window,) * self.num_layers
+
 
 def weight_shapes(config: Config) -> Shapes:
     """Published name and shape of every dense tensor."""

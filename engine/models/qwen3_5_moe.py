@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from engine.kernels.kernels import Kernels
 from engine.models.decoder import Decoder, Shapes
-from engine.models.gated_delta import GatedConfig, Projection, gated_decoder, gated_shapes, read_gated
+from engine.models.gated_delta import GatedConfig, gated_decoder, gated_shapes, read_gated
 from engine.models.hf_config import HfConfig
 from engine.models.layers import Weights
 
@@ -26,14 +24,5 @@ def weight_shapes(config: Config) -> Shapes:
     return gated_shapes(config, lambda part: {f"{part}.in_proj_{name}": (count, hidden) for name, count in rows.items()})
 
 
-def projection(weights: Weights, kernels: Kernels) -> Projection:
-    qkv, gate, rate, decay = (weights.matrix(f"in_proj_{name}") for name in ("qkv", "z", "b", "a"))
-
-    def project(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        return kernels.linear(x, qkv), kernels.linear(x, gate), kernels.linear(x, rate), kernels.linear(x, decay)
-
-    return project
-
-
 def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:
-    return gated_decoder(config, weights, kernels, lambda own: projection(own, kernels))
+    return gated_decoder(config, weights, kernels, [f"in_proj_{name}" for name in ("qkv", "z", "b", "a")])

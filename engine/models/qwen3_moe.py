@@ -41,6 +41,10 @@ class Config(DecoderConfig):
             window=hf.optional_integer("sliding_window") if hf.flag("use_sliding_window", False) else None,
         )
 
+    @property
+    def kept_windows(self) -> tuple[int | None, ...]:
+        return (self.window,) * self.num_layers
+
 
 def weight_shapes(config: Config) -> Shapes:
     """Published name and shape of every dense tensor."""

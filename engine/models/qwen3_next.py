@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from engine.kernels.kernels import Kernels
 from engine.models.decoder import Decoder, Shapes
-from engine.models.gated_delta import GatedConfig, Projection, gated_decoder, gated_shapes, read_gated
+from engine.models.gated_delta import GatedConfig, gated_decoder, gated_shapes, read_gated
 from engine.models.hf_config import HfConfig
 from engine.models.layers import Weights
 
@@ -34,19 +32,5 @@ def weight_shapes(config: Config) -> Shapes:
     return gated_shapes(config, inputs)
 
 
-def projection(config: Config, weights: Weights, kernels: Kernels) -> Projection:
-    main, small = weights.matrix("in_proj_qkvz"), weights.matrix("in_proj_ba")
-    values = config.value_heads // config.key_heads * config.value_dim
-
-    def project(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        by_head = kernels.linear(x, main).view(len(x), config.key_heads, -1)
-        q, k, v, gate = torch.split(by_head, [config.key_dim, config.key_dim, values, values], dim=-1)  # [T, Hk, ...]
-        rate, decay = kernels.linear(x, small).view(len(x), config.key_heads, -1).chunk(2, dim=-1)
-        mixed = torch.cat((q.flatten(1), k.flatten(1), v.flatten(1)), dim=-1)  # [T, C]
-        return mixed, gate.flatten(1), rate.flatten(1), decay.flatten(1)
-
-    return project
-
-
 def build(config: Config, weights: Weights, kernels: Kernels) -> Decoder:
-    return gated_decoder(config, weights, kernels, lambda own: projection(config, own, kernels))
+    return gated_decoder(config, weights, kernels, ["in_proj_qkvz", "in_proj_ba"])

@@ -134,13 +134,13 @@ class Rope:
         self._theta, self._scaling = theta, scaling
         self._cosine = self._sine = torch.empty(0, rotary_dim // 2)
 
-    def table(self, start: int, count: int) -> Rotation:
-        """Cosine and sine [T, R/2] of positions start to start + count."""
+    def table(self, start: int, count: int, device: torch.device) -> Rotation:
+        """Cosine and sine [T, R/2] of positions start to start + count, there. They are made on the CPU, alike for all."""
         end = start + count
         if end > len(self._cosine):
             positions = torch.arange(-(-end // self._STEP) * self._STEP, dtype=torch.float32)
             angles, scale = torch.outer(positions, self._frequencies), torch.ones(1)
             if self._scaling is not None:
                 angles, scale = self._scaling.angles(positions, self._frequencies, self._theta)
-            self._cosine, self._sine = angles.cos() * scale, angles.sin() * scale
+            self._cosine, self._sine = ((turned * scale).to(device) for turned in (angles.cos(), angles.sin()))
         return self._cosine[start:end], self._sine[start:end]

@@ -2,7 +2,12 @@
 
 from dataclasses import dataclass
 
-_FLOAT = 4  # activations, KV cache and scratch are fp32
+from engine.config import KvType
+
+_FLOAT = 4  # activations and scratch are fp32
+MARKS = 4  # places that a timeline is kept to go back to, beside where it ends: a state is some 60 MB in Qwen3.6-35B-A3B
+_LOGITS = 12 << 20  # numbers: `engine.kernels.reference` makes a twelfth of them at once, with copies; others hardly any
+USUAL_KV = KvType.BF16  # tests.perf.kv_types: answers differ by less than the rounding of 16-bit weights
 _LEAST_GUESTS = 8  # 4 to 8 are alike for the hit rate; 64 lose 2 points at 10 % of Qwen3-30B-A3B's experts
 
 
@@ -14,6 +19,12 @@ def guest_slots(top_k: int) -> int:
 def attention_macs(tokens: int, length: int, heads: int, head_dim: int) -> float:
     """Multiply-adds of the last `tokens` of `length` positions, each over itself and all before: scores and weighted sum."""
     return 2.0 * tokens * (length - tokens / 2) * heads * head_dim
+
+
+def rows_kept(window: int, context: int, chunk: int) -> int:
+    """Rows of a layer that sees only a window: that and a chunk, and then some windows to go back to, or all."""
+    rows = window + chunk
+    return rows if rows + MARKS * window < context else context
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,9 @@ class Footprint:
     head_bytes: int = 0  # of the matrix from the last layer to the logits, which a prompt needs once
     num_heads: int = 0  # of queries; 0 where nobody tells
     kv_layers: int = 0  # that keep keys and values; 0 for all
+    windows: tuple[tuple[int, int], ...] = ()  # (tokens, layers): those among them that see only so many
     state_bytes: int = 0  # of recurrent layers, with what is kept to go back to
+    kv_type: KvType = USUAL_KV  # as a plan has it
 
     @property
     def heads(self) -> int:
@@ -54,9 +67,28 @@ class Footprint:
         """Of the layers' dense weights."""
         return self.dense_read_bytes - self.head_bytes
 
+    def kv_bytes(self, context: int, chunk: int) -> int:
+        """Memory for what is kept of so many tokens that come in such chunks."""
+        rows = self.whole_layers * context
+        for window, layers in self.windows:
+            own = rows_kept(window, context, chunk)
+            rows += layers * (own if own == context else own + MARKS * window)
+        return rows * self._row_bytes
+
+    def kv_read_bytes(self, context: int) -> int:
+        """Of keys and values that one token after so many reads."""
+        seen = self.whole_layers * context + sum(layers * min(context, window) for window, layers in self.windows)
+        return seen * self._row_bytes
+
     @property
-    def kv_bytes_per_token(self) -> int:
-        return 2 * (self.kv_layers or self.num_layers) * self.num_kv_heads * self.head_dim * _FLOAT
+    def whole_layers(self) -> int:
+        """Those that see every token."""
+        return (self.kv_layers or self.num_layers) - sum(layers for _, layers in self.windows)
+
+    @property
+    def _row_bytes(self) -> int:
+        """Of a token in a layer."""
+        return 2 * self.num_kv_heads * self.kv_type.row_bytes(self.head_dim)
 
     @property
     def experts_total(self) -> int:
@@ -73,7 +105,8 @@ class Footprint:
         return self.floor_slots * self.slot_bytes
 
     def workspace_bytes(self, chunk: int, context: int) -> int:
-        """Activations of one prefill chunk, attention mask and scores, logits, recurrent states, and the kernels' scratch."""
+        """Activations of one prefill chunk, attention with a head's keys and values as numbers, logits, recurrent states, the
+        kernels' scratch."""
         activations = chunk * (self.hidden_size * (8 + self.top_k) + 3 * self.expert_size) * _FLOAT
-        attention = chunk * context * (1 + _FLOAT * 2)
+        attention = (min(12 * self.heads * chunk * context, _LOGITS) + 4 * context * self.head_dim) * _FLOAT
         return self.state_bytes + activations + attention + 4 * self.vocab_size * _FLOAT + (8 << 20)

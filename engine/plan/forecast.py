@@ -7,7 +7,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from statistics import median
 
-from engine.config import Wishes
+from engine.config import KvType, Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Machine
 from engine.meter import Link
@@ -129,6 +129,9 @@ def _prices(machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowl
     for chunk in (plan.prefill_chunk * 2, plan.prefill_chunk // 2):
         if LEAST_CHUNK <= chunk <= MOST_CHUNK:
             yield from _price(machine, footprint, replace(free, prefill_chunk=chunk), known, plan, Change.PREFILL_CHUNK)
+    for kv_type in KvType:
+        if kv_type is not plan.kv_type:
+            yield from _price(machine, footprint, replace(free, kv_type=kv_type), known, plan, Change.KV_TYPE)
     step = max(GB // 2, plan.expert_ram_bytes // 10)
     for size in (plan.expert_ram_bytes + step, plan.expert_ram_bytes - step):
         if footprint.floor_bytes <= size:
@@ -146,6 +149,8 @@ def _price(
     more = other.kv_bytes + other.workspace_bytes - plan.kv_bytes - plan.workspace_bytes
     if change is Change.CONTEXT:
         yield Gain(change, f"{other.context} tokens of context", more, _speed(other))
+    elif change is Change.KV_TYPE:
+        yield Gain(change, f"keys and values as {other.kv_type}", more, _speed(other))
     elif change is Change.PREFILL_CHUNK:
         first = other.first_tokens[-1]
         text = f"{other.prefill_chunk} tokens of a prompt at once, {first.high:.1f} s to answer {first.prompt_tokens}"

@@ -49,6 +49,7 @@ def make_plan(
     nearest plan that works, before anything is allocated.
     """
     context, chunk = _context(footprint, wishes), _chunk(wishes)
+    footprint = replace(footprint, kv_type=wishes.kv_type or footprint.kv_type)
     vram = _vram_use(machine, footprint, context, chunk) if Link.VRAM in uses else _Vram()
     if vram.has_dense:
         in_ram = replace(footprint, dense_bytes=0)
@@ -61,7 +62,8 @@ def make_plan(
     if room + vram.slots * footprint.slot_bytes < footprint.floor_bytes:
         raise _too_little(machine, in_ram, context, chunk, fitting)
     slots, why = _expert_slots(footprint, max(0, room), wishes.expert_ram, default_expert_ram)
-    slots = min(slots, footprint.experts_total - vram.slots)
+    if vram.slots:  # what a card holds need not be in RAM too, but passes through it
+        slots = max(min(slots, footprint.experts_total - vram.slots), footprint.floor_slots)
     layers = footprint.num_moe_layers
     plan = Plan(
         model_name=footprint.name,
@@ -74,10 +76,11 @@ def make_plan(
         slots_per_layer=tuple(slots // layers + (layer < slots % layers) for layer in range(layers)),
         dense_bytes=footprint.dense_bytes if vram.has_dense else in_ram.dense_bytes,
         expert_ram_bytes=slots * footprint.slot_bytes,
-        kv_bytes=footprint.kv_bytes_per_token * context,
+        kv_bytes=footprint.kv_bytes(context, chunk),
         workspace_bytes=footprint.workspace_bytes(chunk, context),
         context=context,
         prefill_chunk=chunk,
+        kv_type=footprint.kv_type,
         model_bytes=footprint.model_bytes,
         sentence=_sentence(footprint, slots, why) if not vram.slots else _vram_sentence(footprint, vram, slots),
         vram_slots=vram.slots,
@@ -89,7 +92,7 @@ def _vram_use(machine: Machine, footprint: Footprint, context: int, chunk: int) 
     """Nothing where not even the dense part fits a card: layers are not split."""
     cards = sorted((gpu for gpu in machine.gpus if gpu.is_usable), key=lambda gpu: gpu.vram_free or 0, reverse=True)
     rooms = [int((gpu.vram_free or 0) * (1 - _VRAM_RESERVE_SHARE)) for gpu in cards]
-    fixed = footprint.dense_bytes + footprint.kv_bytes_per_token * context + footprint.workspace_bytes(chunk, context)
+    fixed = footprint.dense_bytes + footprint.kv_bytes(context, chunk) + footprint.workspace_bytes(chunk, context)
     if not rooms or rooms[0] < fixed:
         return _Vram()
     free = [rooms[0] - fixed, *rooms[1:]]
@@ -131,7 +134,7 @@ def _room(machine: Machine, footprint: Footprint, context: int, chunk: int, *, h
     """Bytes left for experts; `has_cache` where the KV cache and the workspace are in RAM too."""
     fixed = footprint.dense_bytes
     if has_cache:
-        fixed += footprint.kv_bytes_per_token * context + footprint.workspace_bytes(chunk, context)
+        fixed += footprint.kv_bytes(context, chunk) + footprint.workspace_bytes(chunk, context)
     return machine.ram_available - fixed - _RUNTIME_BYTES - reserve_bytes(machine)
 
 
@@ -218,7 +221,7 @@ def _slots_of(footprint: Footprint, budget: str) -> int:
 def _too_little(machine: Machine, footprint: Footprint, context: int, chunk: int, fitting: int | None) -> EngineError:
     limit = "this container allows" if machine.is_capped else "is available"
     needed = machine.ram_available - _room(machine, footprint, context, chunk) + footprint.floor_bytes
-    kv = footprint.kv_bytes_per_token * context
+    kv = footprint.kv_bytes(context, chunk)
     return EngineError(
         "plan.too_little_memory",
         f"{footprint.name} needs {format_bytes(needed)} of memory at least "
@@ -230,10 +233,10 @@ def _too_little(machine: Machine, footprint: Footprint, context: int, chunk: int
 
 def _vram_sentence(footprint: Footprint, vram: _Vram, ram_slots: int) -> str:
     total = footprint.experts_total
-    rest = total - vram.slots - ram_slots
+    others, rest = total - vram.slots, total - vram.slots - ram_slots
     where = f"{vram.slots} of {total} experts in VRAM beside the dense weights"
-    if not rest:
-        return f"{where}, the other {ram_slots} in RAM." if ram_slots else f"Everything fits into the memory of {vram.name}."
+    if rest <= 0:
+        return f"{where}, the other {others} in RAM." if others else f"Everything fits into the memory of {vram.name}."
     return f"{where}, {ram_slots} in RAM; {rest} are read from disk when a token needs them."
 
 

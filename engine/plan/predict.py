@@ -58,7 +58,7 @@ def resident_share(plan: Plan) -> float:
 def decoded(plan: Plan, footprint: Footprint, rates: Rates, hit_rate: float, context: int) -> Traffic:
     """One token after so many tokens of conversation."""
     looked_up, layers = plan.num_layers * plan.top_k, footprint.num_layers
-    kv_bytes = footprint.kv_bytes_per_token * context
+    kv_bytes = replace(footprint, kv_type=plan.kv_type).kv_read_bytes(context)
     ram_bytes = footprint.dense_read_bytes + looked_up * plan.expert_bytes + kv_bytes
     missed = looked_up * (1 - hit_rate)
     blocks = footprint.block_bytes / rates.dense_gbps / 1e9 + looked_up * plan.expert_bytes / rates.expert_gbps / 1e9
@@ -99,13 +99,22 @@ def _chunk_seconds(
 ) -> float:
     """Layers wait for their experts: they are not guessed, since most are asked for anyway."""
     dense = footprint.block_bytes / at(rates.dense_by_tokens, count) / 1e9
-    heads, dim = footprint.heads, footprint.head_dim
-    further = attention_macs(count, start + count, heads, dim) - attention_macs(count, count, heads, dim)
-    dense += footprint.num_layers * further / rates.attention_gmacs / 1e9
+    dense += _further_macs(footprint, start, count) / rates.attention_gmacs / 1e9
     per_expert = plan.expert_bytes / at(rates.experts_by_rows, count * plan.top_k / touched) / 1e9
     disk = missed * plan.expert_bytes / rates.disk_gbps / 1e9
     experts = max(touched * per_expert + missed * rates.first_seconds, disk + min(1.0, missed) * per_expert)
     return dense + plan.num_layers * experts
+
+
+def _further_macs(footprint: Footprint, start: int, count: int) -> float:
+    """Of attention to the `start` tokens before a chunk; that within it is part of the rates of batches."""
+
+    def to(seen: int) -> float:
+        heads, dim = footprint.heads, footprint.head_dim
+        return attention_macs(count, seen + count, heads, dim) - attention_macs(count, count, heads, dim)
+
+    windowed = sum(layers * to(min(start, window)) for window, layers in footprint.windows)
+    return footprint.whole_layers * to(start) + windowed
 
 
 def _first_token(plan: Plan, footprint: Footprint, rates: Rates, count: int, margin: float) -> FirstToken:

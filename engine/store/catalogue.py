@@ -10,7 +10,7 @@ from typing import Any
 class Geometry:
     """What decides the bytes of each part; `matrices` of an expert are 2 without a gate.
 
-    The last four are 0 for architectures that the engine does not run yet.
+    Those from `kv_heads` to `max_context` are 0 for architectures that the engine does not run yet.
     """
 
     layers: int
@@ -24,6 +24,8 @@ class Geometry:
     head_dim: int = 0
     vocab: int = 0
     max_context: int = 0
+    window: int = 0  # tokens that `windowed_layers` of them see, where not all
+    windowed_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

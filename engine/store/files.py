@@ -15,7 +15,8 @@ _WANTED = frozenset(
     {
         CONFIG, "generation_config.json", "hf_quant_config.json", "quant_config.json", "quantize_config.json",
         "quantization_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-        "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", INDEX,
+        "vocab.json", "merges.txt", "tokenizer.model", "tekken.json", "tiktoken.model",
+        "chat_template.jinja", "chat_template.json", INDEX,
     }
 )  # fmt: skip
 _NUMBERED = re.compile(r"(.*)-\d+-of-(\d+)\.safetensors")

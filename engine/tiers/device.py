@@ -1,6 +1,7 @@
 """Graphics cards through torch: CUDA and ROCm, XPU, MPS by one interface. See `Accelerator`."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ class TorchAccelerator:
         self.device, self.name = device, name
         _guarded(lambda: torch.ones(8, device=device).sum().item())  # a card that torch sees need not be one that it can use
         self._stream = _guarded(lambda: torch.Stream(device=device))
-        self._pinned = PinnedMemory(_Cuda() if device.type == "cuda" else _Nothing(), pin_bytes)
+        self._pinned = PinnedMemory(_Cuda(device) if device.type == "cuda" else _Nothing(), pin_bytes)
         self._ring = Ring(self._buffer)
 
     def free_bytes(self) -> int:
@@ -82,11 +83,16 @@ class TorchAccelerator:
 class _Cuda:
     """A `Registry`; ROCm answers to the same names."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
     def add(self, address: int, nbytes: int) -> bool:
-        return int(self._runtime.cudaHostRegister(address, nbytes, 0)) == 0
+        if int(self._runtime.cudaHostRegister(address, nbytes, 0)) == 0:
+            return True
+        with suppress(RuntimeError):  # the runtime keeps the refusal, and torch would raise it with the next kernel
+            torch.ones(1, device=self._device).add_(1)
+        return False
 
     def remove(self, address: int) -> None:
         self._runtime.cudaHostUnregister(address)
@@ -111,8 +117,7 @@ class _Copy:
         _guarded(lambda: torch.accelerator.current_stream(self._device).wait_event(self._ended))
 
     def finish(self) -> float:
-        _guarded(self._ended.synchronize)
-        return self._begun.elapsed_time(self._ended) / 1e3
+        return _seconds(self._begun, self._ended)
 
 
 class _Timing:
@@ -126,8 +131,13 @@ class _Timing:
         self._ended.record(torch.accelerator.current_stream(self._device))
 
     def seconds(self) -> float:
-        _guarded(self._ended.synchronize)
-        return self._begun.elapsed_time(self._ended) / 1e3
+        return _seconds(self._begun, self._ended)
+
+
+def _seconds(begun: torch.Event, ended: torch.Event) -> float:
+    """Waits for the second."""
+    _guarded(ended.synchronize)
+    return _guarded(lambda: begun.elapsed_time(ended)) / 1e3
 
 
 def _event(device: torch.device) -> torch.Event:

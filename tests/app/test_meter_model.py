@@ -110,12 +110,12 @@ def test_nothing_is_claimed_without_tokens(model: MeterModel) -> None:
 
 
 def test_found_without_a_gpu_is_ram_or_disk() -> None:
-    assert found_in([token(hits=6, misses=2, ram=(1, 0.1))], 10) == {Link.RAM: 0.75, Link.DISK: 0.25}
+    assert found_in([token(hits=6, misses=2, ram=(1, 0.1))]) == {Link.RAM: 0.75, Link.DISK: 0.25}
 
 
-def test_found_with_a_gpu_splits_misses_by_the_drives_bytes() -> None:
-    record = token(hits=5, misses=5, vram=(100, 0.1), ram=(40, 0.1), disk=(20, 0.1))
-    assert found_in([record], 10) == {Link.VRAM: 0.5, Link.RAM: 0.3, Link.DISK: 0.2}
+def test_found_with_a_gpu_tells_its_hits_from_those_of_ram() -> None:
+    record = replace(token(hits=8, misses=2, vram=(100, 0.1), ram=(40, 0.1), disk=(20, 0.1)), vram_hits=5)
+    assert found_in([record]) == {Link.VRAM: 0.5, Link.RAM: 0.3, Link.DISK: 0.2}
 
 
 def test_percentile_by_nearest_rank() -> None:

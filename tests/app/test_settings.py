@@ -106,7 +106,7 @@ def test_crash_while_writing_leaves_the_old_file(path: Path, monkeypatch: pytest
 def test_every_shown_setting_explains_itself() -> None:
     shown = [setting for setting in Settings.declarations() if setting.label]
     assert {setting.key for setting in shown} == {
-        "theme", "expert_ram", "context", "prefill_chunk", "temperature", "top_p", "max_tokens", "download_folder", "download_limit", "resume_downloads",
+        "theme", "expert_ram", "context", "prefill_chunk", "kv_type", "temperature", "top_p", "max_tokens", "download_folder", "download_limit", "resume_downloads",
     }  # fmt: skip
     assert all(setting.description and setting.group for setting in shown)
     assert all(setting.problem(setting.default) == "" for setting in Settings.declarations())

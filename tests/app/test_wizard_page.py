@@ -25,7 +25,7 @@ from app.widgets.price_row import PriceRow
 from app.widgets.step_list import StepList
 from app.widgets.token_dialog import TokenDialog
 from engine.hardware.probe import probe_all
-from engine.protocol import DownloadState, MachineFacts, encode
+from engine.protocol import DownloadState, KvType, MachineFacts, encode
 from tests.app.conftest import MakeStore, services_over
 from tests.engine.machines import NAMES, computer
 
@@ -148,7 +148,7 @@ def test_a_measurement_that_fails_says_why_and_the_set_up_goes_on(
 def test_each_choice_is_priced_and_planned_anew(make_page: MakePage, qtbot: QtBot) -> None:
     page = make_page("normal", "--measured")
     to_plan(page, qtbot)
-    context, chunk, experts = page.findChildren(PriceRow)
+    context, kept, chunk, experts = page.findChildren(PriceRow)
     assert context.words[0] == "8K tokens"
     assert "per doubling" in context.words[1]
     assert chunk.words[0] == "512 tokens"
@@ -168,8 +168,15 @@ def test_each_choice_is_priced_and_planned_anew(make_page: MakePage, qtbot: QtBo
     assert plan is not None
     assert plan.expert_ram_bytes < 200e6
     assert page._controller.flow.wishes.context == 32768
+    assert kept.words[0] == "16 bit"
+    assert kept.words[1].endswith("with 8 bit")
+    QTest.keyClick(kept.slider, Qt.Key.Key_Left)
+    qtbot.waitUntil(lambda: kept.words[0] == "8 bit", timeout=5000)
+    assert page._controller.flow.wishes.kv_type is KvType.Q8
+    assert kept.words[1].startswith("+")
     button(page, "Reset to recommended").click()
     qtbot.waitUntil(lambda: context.words[0] == "8K tokens", timeout=5000)
+    assert kept.words[0] == "16 bit"
     QTest.keyClick(experts.slider, Qt.Key.Key_Left)
     QTest.keyClick(experts.slider, Qt.Key.Key_End)
     assert page._controller.flow.wishes.expert_ram is None, "all the way up is for the planner to say"
@@ -199,7 +206,7 @@ def test_nothing_is_written_before_the_last_step(make_page: MakePage, qtbot: QtB
     page = make_page("normal", "--measured")
     settings = page._services.paths.settings
     to_plan(page, qtbot)
-    page._controller.wish(context=4096, expert_ram="9000MB", prefill_chunk=256)
+    page._controller.wish(context=4096, expert_ram="9000MB", prefill_chunk=256, kv_type=KvType.Q8)
     qtbot.waitUntil(lambda: not page._controller.flow.is_planning, timeout=5000)
     assert not settings.exists()
     assert page._services.downloads.jobs == ()
@@ -208,7 +215,7 @@ def test_nothing_is_written_before_the_last_step(make_page: MakePage, qtbot: QtB
     assert opened.args == ["chat", HUB], "when it is here, the chat begins"
     written = json.loads(settings.read_text())
     assert (written["context"], written["expert_ram"], written["has_set_up"]) == (4096, "9000MB", True)
-    assert written["prefill_chunk"] == 256
+    assert (written["prefill_chunk"], written["kv_type"]) == (256, "q8")
     job = page._services.downloads.job(HUB)
     assert job is not None
     assert job.state is DownloadState.DONE

@@ -114,7 +114,7 @@ def test_the_catalogues_geometry_gives_nearly_the_headers_bytes() -> None:
         told, exact = footprint_of_catalogue(model, form, size), footprint_of(_header_alone(shape, encoding))
         assert told.experts_total == exact.experts_total
         assert abs(told.expert_bytes / exact.expert_bytes - 1) < 0.01, name
-        assert told.kv_bytes_per_token == exact.kv_bytes_per_token
+        assert told.kv_bytes(8192, 512) == exact.kv_bytes(8192, 512)
         assert abs(told.dense_bytes - exact.dense_bytes) < 0.01 * exact.model_bytes, name
 
 

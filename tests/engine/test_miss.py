@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.experts.miss import Lane, Lanes, MissPath, Split
+from engine.experts.lane_costs import Lane, LaneCosts
+from engine.experts.miss import MissPath, Split
 from tests.perf.miss_path import CHANGES, SETTLED, Computer, Run, computers, draw, measure, story
 
 MIB = 2**20
@@ -38,7 +39,7 @@ def test_it_is_near_the_best_on_every_computer_and_after_every_change(change: st
 def test_a_wrong_bench_is_corrected(computer: Computer) -> None:
     """A link said to be faster, a CPU slower, a hand-off shorter, and lanes that take nothing from each other."""
     true = computer.lanes()
-    wrong = Lanes(Lane(true.link.fixed, true.link.each * 0.7), Lane(30e-6, true.cpu.each * 1.4))
+    wrong = LaneCosts(Lane(true.link.fixed, true.link.each * 0.7), Lane(30e-6, true.cpu.each * 1.4))
     run = Run(computer, wrong).tokens(SETTLED + 128)
     assert run.over_best(SETTLED) < 0.05
     assert run.over_simple(SETTLED) < 0.02

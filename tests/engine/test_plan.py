@@ -101,10 +101,9 @@ def test_prediction_counts_bytes_like_the_meter() -> None:
     assert predicted.misses == round(384 * (1 - resident_share(plan)))  # uniform routing finds what is there
     assert 288 <= predicted.misses <= 292  # three quarters, and the slots that are being read into
     assert predicted.links[Link.DISK].bytes == predicted.misses * QWEN3_30B.expert_bytes
-    assert (
-        predicted.links[Link.RAM].bytes
-        == QWEN3_30B.dense_read_bytes + 384 * QWEN3_30B.expert_bytes + 1024 * QWEN3_30B.kv_bytes_per_token
-    )
+    assert predicted.links[
+        Link.RAM
+    ].bytes == QWEN3_30B.dense_read_bytes + 384 * QWEN3_30B.expert_bytes + QWEN3_30B.kv_read_bytes(1024)
     assert {use.origin for use in predicted.links.values()} == {Origin.PREDICTED}
 
 

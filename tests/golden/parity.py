@@ -3,19 +3,22 @@
 The rows below are all that a new architecture adds here.
 """
 
+import copy
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine.config import KvType
 from engine.kernels.kernels import Kernels
 from engine.session import Session
+from tests.golden.encoded import PUBLISHED, encode, encode_blocks
+from tests.helpers.encodings import ENCODINGS, Tensors
 from tests.helpers.tiny import session_on
-from tests.perf.quantise import fp8_block
 
 _TOKENS, _PROMPT, _BACK = 40, 24, 10  # of the timeline, of its prompt, and where a rewind goes to
 _COMMON: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 128}
@@ -46,7 +49,7 @@ class Row:
     config: dict[str, Any]
     stream_factor: float = 1.0
     published: str = ""  # the type under which it is, where another
-    is_fp8: bool = False  # as published in blocks of 128 x 128; the reference gets what the codes mean
+    encoding: str = ""  # as published; the reference gets what the codes mean
     rewrite: Callable[[Path], None] = field(default=lambda folder: None)  # from what transformers saves to what is published
 
 
@@ -65,7 +68,7 @@ def _with_next_token_head(tensors: dict[str, torch.Tensor]) -> dict[str, torch.T
     """As DeepSeek and GLM publish it: a layer more, with experts and matrices of its own."""
     last = max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
     head = {
-        name.replace(f"layers.{last}.", f"layers.{last + 1}."): torch.randn_like(tensor)
+        name.replace(f"layers.{last}.", f"layers.{last + 1}."): tensor.clone()
         for name, tensor in tensors.items()
         if f"layers.{last}." in name
     }
@@ -90,11 +93,11 @@ def _fused(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return others
 
 
-def _nested(model_type: str) -> Callable[[Path], None]:
+def _nested(model_type: str, arrange: Callable[[Tensors], Tensors] = _fused) -> Callable[[Path], None]:
     """As models that also see are published, with a tower and a head that guesses further tokens beside the text."""
 
     def rewrite(folder: Path) -> None:
-        _edit(_fused)(folder)
+        _edit(arrange)(folder)
         _edit(_under_language_model)(folder)
         file = folder / "config.json"
         vision = {"hidden_size": 7, "num_hidden_layers": 2, "model_type": "vision"}
@@ -112,24 +115,6 @@ def _under_language_model(tensors: dict[str, torch.Tensor]) -> dict[str, torch.T
         "mtp.layers.0.mlp.experts.down_proj": torch.ones(8, 32, 24),
     }
     return nested | others
-
-
-def _in_fp8(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Codes and scales of the matrices that are published so, and the same matrices as the codes mean them."""
-    coded, meant = dict(tensors), dict(tensors)
-    for name, tensor in tensors.items():
-        is_plain = any(
-            part in name for part in ("gate.weight", "shared_expert_gate", "in_proj_a", "in_proj_b", "embed", "lm_head")
-        )
-        if tensor.ndim != 2 or is_plain:
-            continue
-        parts = fp8_block(tensor)
-        rows, cols = tensor.shape
-        spread = parts[".weight_scale_inv"].repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
-        meant[name] = parts[".weight"].float() * spread
-        del coded[name]
-        coded |= {f"{name.removesuffix('.weight')}{suffix}": part for suffix, part in parts.items()}
-    return coded, meant
 
 
 ROWS: dict[str, Row] = {
@@ -209,14 +194,12 @@ ROWS: dict[str, Row] = {
         "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
         "rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
     }, rewrite=_edit(_with_next_token_head)),
-    "deepseek_v3, FP8": Row("deepseek_v3", _LATENT | {"first_k_dense_replace": 1, "n_group": 4, "topk_group": 2}, is_fp8=True),
     "deepseek_v3, one group": Row("deepseek_v3", _LATENT | {
         "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "rope_interleave": False, "q_lora_rank": None,
     }),
     "qwen3_next": Row("qwen3_next", _GATED | {"mlp_only_layers": [1], "intermediate_size": 64}),
     "qwen3_5_moe": Row("qwen3_5_moe_text", _GATED),
     "qwen3_5_moe, as published": Row("qwen3_5_moe_text", _GATED, published="qwen3_5_moe", rewrite=_nested("qwen3_5_moe")),
-    "qwen3_5_moe, FP8": Row("qwen3_5_moe_text", _GATED, is_fp8=True),
     "qwen3_5_moe, fused experts": Row("qwen3_5_moe_text", _GATED, rewrite=_edit(_fused)),
     "llama, stretched": Row("llama", {
         "intermediate_size": 64, "num_key_value_heads": 2, "attention_bias": True, "rope_parameters": {
@@ -233,6 +216,34 @@ ROWS: dict[str, Row] = {
 }  # fmt: skip
 
 
+def _encoded(row: Row, encoding: str) -> Row:
+    """With sizes that the encoding's blocks divide, or just do not; nested where that is how it is published."""
+    if encoding == _BLOCKS:
+        return replace(row, config=row.config | {"hidden_size": 64, "intermediate_size": 96}, encoding=encoding)
+    form = ENCODINGS[encoding]
+    sizes = {key: form.inner for key in _INNER if key in row.config}
+    if "moe_intermediate_size" not in row.config and row.model_type not in _DENSE:
+        sizes["intermediate_size"] = form.inner
+    config = row.config | sizes | {"hidden_size": form.hidden}
+    if row.model_type == "qwen3_5_moe_text":
+        return replace(
+            row, config=config, encoding=encoding, published="qwen3_5_moe", rewrite=_nested("qwen3_5_moe", _separate)
+        )
+    return replace(row, config=config, encoding=encoding)
+
+
+def _separate(tensors: Tensors) -> Tensors:
+    return tensors
+
+
+_BLOCKS = "MXFP4 blocks"
+_DENSE = ("llama", "qwen3")
+_INNER = ("moe_intermediate_size", "intermediate_size", "shared_expert_intermediate_size")
+ENCODED: dict[str, Row] = {
+    f"{name} in {encoding}": _encoded(ROWS[name], encoding) for name, encodings in PUBLISHED.items() for encoding in encodings
+}
+
+
 @dataclass(frozen=True)
 class Golden:
     """What transformers makes of a timeline: the stream after each layer [L, T, H] and logits [T, V], also without experts."""
@@ -243,6 +254,7 @@ class Golden:
     stream: torch.Tensor
     logits: torch.Tensor
     without_experts: torch.Tensor
+    in_bf16: torch.Tensor  # logits of a pass in that type
 
 
 @dataclass(frozen=True)
@@ -263,15 +275,15 @@ def tiny_config(name: str) -> Any:
     """Of a row, as transformers holds it."""
     import transformers
 
-    row = ROWS[name]
+    row = (ROWS | ENCODED)[name]
     return transformers.CONFIG_MAPPING[row.model_type](**_COMMON | row.config)
 
 
-def make_golden(name: str, folder: Path) -> Golden:
+def make_golden(name: str, folder: Path, count: int = _TOKENS) -> Golden:
     """Matrices times 8, or a forgotten expert would hide below the tolerance; biases, sinks and norms are drawn too."""
     import transformers
 
-    row, auto = ROWS[name], cast(Any, transformers.AutoModelForCausalLM)
+    row, auto = (ROWS | ENCODED)[name], cast(Any, transformers.AutoModelForCausalLM)
     torch.manual_seed(0)
     model = auto.from_config(tiny_config(name)).float().eval()
     with torch.no_grad():
@@ -283,13 +295,22 @@ def make_golden(name: str, folder: Path) -> Golden:
             elif weight.ndim == 1:
                 weight.add_(0.2 * torch.randn_like(weight))
     model.save_pretrained(folder)
-    if row.is_fp8:
-        coded, meant = _in_fp8(load_file(folder / "model.safetensors"))
+    if row.encoding:
+        plain = load_file(folder / "model.safetensors")
+        is_dense = row.model_type in _DENSE
+        coded, meant = (
+            encode_blocks(plain) if row.encoding == _BLOCKS else encode(plain, ENCODINGS[row.encoding], is_dense=is_dense)
+        )
         save_file(meant, folder / "model.safetensors", {"format": "pt"})
         model = auto.from_pretrained(folder).eval()
-        save_file(coded, folder / "model.safetensors")
+        save_file({name: tensor.contiguous() for name, tensor in coded.items()}, folder / "model.safetensors")
+        if row.encoding in ENCODINGS:
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(
+                json.dumps(config | {"quantization_config": ENCODINGS[row.encoding].quantization})
+            )
     row.rewrite(folder)
-    tokens = torch.randint(0, 128, (_TOKENS,), generator=torch.Generator().manual_seed(1)).tolist()
+    tokens = torch.randint(0, 128, (count,), generator=torch.Generator().manual_seed(1)).tolist()
     streams: list[torch.Tensor] = []
     inner = model.model.language_model if hasattr(model.model, "language_model") else model.model
 
@@ -301,12 +322,16 @@ def make_golden(name: str, folder: Path) -> Golden:
         logits = model(torch.tensor([tokens])).logits[0]
         for hook in hooks:
             hook.remove()
+        shorter = copy.deepcopy(model)
+        for weight in shorter.parameters():
+            weight.data = weight.data.bfloat16()
+        in_bf16 = shorter(torch.tensor([tokens])).logits[0].float()
         for key, weight in model.named_parameters():
-            is_expert = ".experts." in key or row.model_type in ("llama", "qwen3")
+            is_expert = ".experts." in key or row.model_type in _DENSE
             if is_expert and "shared" not in key and "down_proj" in key:
                 weight.mul_(0)
         without = model(torch.tensor([tokens])).logits[0]
-    return Golden(folder, row, tokens, torch.stack(streams), logits, without)
+    return Golden(folder, row, tokens, torch.stack(streams), logits, without, in_bf16)
 
 
 def measure(golden: Golden, kernels: Kernels, slots: int | None = None) -> Errors:
@@ -326,6 +351,18 @@ def measure(golden: Golden, kernels: Kernels, slots: int | None = None) -> Error
         session.rewind(_BACK - 3)
         rewind = max(rewind, _difference(session.sync(tokens[:31])[0], golden.logits[30]))
     return Errors(stream, prefill, decode, rewind)
+
+
+def differences(golden: Golden, kernels: Kernels, kv_type: KvType) -> torch.Tensor:
+    """Of the logits [T], token by token, with keys and values kept in that type."""
+    with session_on(golden.folder, kernels=kernels, kv_type=kv_type) as (session, _):
+        pairs = [(session.step(token)[0], golden.logits[position]) for position, token in enumerate(golden.tokens)]
+    return torch.tensor([_difference(ours, theirs) for ours, theirs in pairs])
+
+
+def differences_in_bf16(golden: Golden) -> torch.Tensor:
+    """The same of the reference's own pass in bf16."""
+    return torch.tensor([_difference(*pair) for pair in zip(golden.in_bf16, golden.logits, strict=True)])
 
 
 def _watched(session: Session, factor: float) -> list[list[torch.Tensor]]:

@@ -1,9 +1,12 @@
 """Stream and logits against transformers, the independent reference, for every architecture: prefill, token by token, after
 a rewind, and with as few experts in memory as run."""
 
+from dataclasses import replace
+
 import pytest
 
 from engine.checkpoint.index import open_checkpoint
+from engine.config import KvType
 from engine.engine import inspect
 from engine.judge import footprint_of
 from engine.kernels.reference import Reference
@@ -42,7 +45,9 @@ def test_every_architecture_has_a_row() -> None:
 
 def test_a_verdict_before_the_download_knows_the_cache(golden: Golden) -> None:
     told, exact = footprint_of(open_checkpoint(golden.folder)), inspect(golden.folder).footprint
-    assert told.kv_bytes_per_token == exact.kv_bytes_per_token
+    for context in (30, 5000):
+        assert told.kv_bytes(context, 64) == exact.kv_bytes(context, 64)
+        assert told.kv_read_bytes(context) == exact.kv_read_bytes(context)
     assert told.state_bytes == exact.state_bytes
     assert told.top_k == exact.top_k
     assert told.expert_bytes == exact.expert_bytes
@@ -51,4 +56,5 @@ def test_a_verdict_before_the_download_knows_the_cache(golden: Golden) -> None:
 def test_the_cache_is_as_large_as_the_plan_says(golden: Golden) -> None:
     with session_on(golden.folder) as (session, _):
         session.sync(golden.tokens)
-        assert session._parts.kv.bytes_per_token == inspect(golden.folder).footprint.kv_bytes_per_token
+        footprint = replace(inspect(golden.folder).footprint, kv_type=KvType.FP32)
+        assert session._parts.kv.read_bytes(1) == footprint.kv_read_bytes(len(golden.tokens) + 1)

@@ -61,6 +61,7 @@ def empty_plan(**more: Any) -> dict[str, Any]:
 
 
 EXPERT, KV_TOKEN, LAYERS, EXPERTS = 9_437_184, 196_608, 48, 128  # of Qwen3-30B-A3B in BF16
+_KV_SHARES = {"fp32": 2.0, "bf16": 1.0, "q8": 0.53125}
 RAM_ROOM, DRIVE_FREE, MODEL = 21_900_000_000, 212 * GB, 61_100_000_000
 LEAST_EXPERTS, DENSE = 16 * EXPERT, 3_100_000_000
 
@@ -69,7 +70,9 @@ def planned(wishes: dict[str, Any], kind: str, rates: bool) -> tuple[dict[str, A
     """A plan by plain arithmetic, and the limits of the wishes: the more memory for experts, the faster."""
     room = 2 * MODEL if kind == "ram" else RAM_ROOM
     context, chunk = wishes.get("context") or 8192, wishes.get("prefill_chunk") or 512
-    most = min(LAYERS * EXPERTS * EXPERT, room - DENSE - context * KV_TOKEN - 700_000_000)
+    kv_type = wishes.get("kv_type") or "bf16"
+    kv_token = int(KV_TOKEN * _KV_SHARES[kv_type])
+    most = min(LAYERS * EXPERTS * EXPERT, room - DENSE - context * kv_token - 700_000_000)
     limits = {"least_context": 256, "most_context": 262_144, "least_expert_ram": min(LEAST_EXPERTS, max(most, 0)),
               "most_expert_ram": max(most, LEAST_EXPERTS)}  # fmt: skip
     if most < LEAST_EXPERTS or kind == "refused":
@@ -79,8 +82,8 @@ def planned(wishes: dict[str, Any], kind: str, rates: bool) -> tuple[dict[str, A
     plan = empty_plan(
         model_name="Qwen3-30B-A3B-Instruct-2507", architecture="qwen3_moe", weight_format="BF16", num_layers=LAYERS,
         num_experts=EXPERTS, top_k=8, expert_bytes=EXPERT, dense_bytes=DENSE, expert_ram_bytes=slots * EXPERT,
-        slots_per_layer=[slots // LAYERS] * LAYERS, kv_bytes=context * KV_TOKEN, workspace_bytes=820_000 * chunk, context=context,
-        prefill_chunk=chunk,
+        slots_per_layer=[slots // LAYERS] * LAYERS, kv_bytes=context * kv_token, workspace_bytes=820_000 * chunk, context=context,
+        prefill_chunk=chunk, kv_type=kv_type,
         model_bytes=MODEL, sentence="",
     )  # fmt: skip
     held = {"dense": DENSE, "kv": plan["kv_bytes"], "workspace": plan["workspace_bytes"]}
@@ -113,6 +116,9 @@ def with_speed(plan: dict[str, Any], slots: int, kind: str) -> dict[str, Any]:
         "prices": [
             {"change": "context", "text": "twice", "amount": plan["kv_bytes"], "tokens_per_second": speed(share - 0.04)},
             {"change": "prefill_chunk", "text": "twice", "amount": plan["workspace_bytes"], "tokens_per_second": speed(share - 0.02)},
+            *({"change": "kv_type", "text": f"keys and values as {kind}", "tokens_per_second": speed(share + 0.02 - 0.01 * times),
+               "amount": int(plan["kv_bytes"] * (times / _KV_SHARES[plan["kv_type"]] - 1))}
+              for kind, times in _KV_SHARES.items() if kind != plan["kv_type"]),
             {"change": "expert_ram", "text": "more", "amount": step, "tokens_per_second": speed(share + step / MODEL)},
         ],
     }  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from engine.config import Wishes
+from engine.config import KvType, Wishes
 from engine.engine import inspect, open_session, plan_for
 from engine.errors import EngineError
 from engine.experts.policy import Expert
@@ -113,7 +113,7 @@ def session_on(
 ) -> Iterator[tuple[Session, Plan]]:
     """A session without tokenizer; `slots_per_layer` and `vram_slots` override what the planner would give."""
     source = inspect(folder)
-    plan = plan_for(source, Wishes(**({"context": 256} | wishes)))
+    plan = plan_for(source, Wishes(**{"context": 256, "kv_type": KvType.FP32, **wishes}))
     if slots_per_layer is not None:
         plan = replace(plan, slots_per_layer=(slots_per_layer,) * plan.num_layers)
     plan = replace(plan, vram_slots=vram_slots)

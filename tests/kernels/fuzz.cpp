@@ -167,6 +167,18 @@ void moe(stoker_pool* pool) {
   must(stoker_moe(pool, &call), "moe");
 }
 
+// How a cache keeps its numbers, and what its strides count.
+struct Kept {
+  int type;
+  int64_t size;
+  int64_t row(int64_t dim) const { return type == STOKER_KV_Q8 ? dim + (dim + 31) / 32 * 2 : dim; }
+};
+
+Kept any_kept() {
+  const Kept kinds[] = {{STOKER_F32, 4}, {STOKER_BF16, 2}, {STOKER_KV_Q8, 1}};
+  return kinds[below(3)];
+}
+
 void attention(stoker_pool* pool) {
   stoker_attention_call c{};
   c.kv_heads = between(1, 3);
@@ -175,22 +187,23 @@ void attention(stoker_pool* pool) {
   c.length = c.tokens + below(200);
   c.head_dim = between(1, 70);
   c.value_dim = between(1, 70);
-  c.kv_type = chance(50) ? STOKER_F32 : STOKER_BF16;
-  const int size = c.kv_type == STOKER_F32 ? 4 : 2;
+  const Kept kept = any_kept();
+  c.kv_type = kept.type;
   const std::vector<float> q = floats(c.tokens * c.heads * c.head_dim), sinks = floats(c.heads);
   Buffer keys, values;
-  keys.make(c.kv_heads * c.length * c.head_dim * size, 60);
-  values.make(c.kv_heads * c.length * c.value_dim * size, 60);
+  const int64_t key_row = kept.row(c.head_dim), value_row = kept.row(c.value_dim);
+  keys.make(c.kv_heads * c.length * key_row * kept.size, 60);
+  values.make(c.kv_heads * c.length * value_row * kept.size, 60);
   std::vector<float> y(size_t(c.tokens * c.heads * c.value_dim));
   c.q = q.data();
   c.q_head_stride = c.head_dim;
   c.q_token_stride = c.heads * c.head_dim;
   c.keys = keys.data;
   c.values = values.data;
-  c.key_token_stride = c.head_dim;
-  c.key_head_stride = c.length * c.head_dim;
-  c.value_token_stride = c.value_dim;
-  c.value_head_stride = c.length * c.value_dim;
+  c.key_token_stride = key_row;
+  c.key_head_stride = c.length * key_row;
+  c.value_token_stride = value_row;
+  c.value_head_stride = c.length * value_row;
   c.window = chance(50) ? between(1, 100) : 0;
   c.scale = 0.2f;
   c.softcap = chance(30) ? 3.0f : 0.0f;
@@ -223,11 +236,11 @@ void block(stoker_pool* pool) {
   std::vector<float> x = floats(c.tokens * c.hidden), normed(x.size());
   const std::vector<float> norm = floats(c.hidden), head_norm = floats(c.head_dim), sinks = floats(c.heads);
   const std::vector<float> turn = floats(c.tokens * c.rotary_dim / 2);
-  c.kv_type = chance(50) ? STOKER_F32 : STOKER_BF16;
-  c.kv_token_stride = c.head_dim + below(9);
+  const Kept kept = any_kept();
+  c.kv_type = kept.type;
+  c.kv_token_stride = kept.row(c.head_dim) + below(9);
   c.kv_head_stride = c.length * c.kv_token_stride;
-  const int64_t size = c.kv_type == STOKER_F32 ? 4 : 2;
-  const int64_t cache = ((c.kv_heads - 1) * c.kv_head_stride + (c.length - 1) * c.kv_token_stride + c.head_dim) * size;
+  const int64_t cache = ((c.kv_heads - 1) * c.kv_head_stride + (c.length - 1) * c.kv_token_stride + kept.row(c.head_dim)) * kept.size;
   Buffer keys, values;
   keys.make(cache, 60);
   values.make(cache, 60);
@@ -268,6 +281,45 @@ void route(stoker_pool* pool) {
   must(stoker_route(pool, &c), "route");
   for (int32_t id : ids)
     if (id < 0 || id >= router.m.rows) must(STOKER_BAD_INDEX, "route's answer");
+}
+
+void delta(stoker_pool* pool) {
+  stoker_delta_block_call c{};
+  stoker_delta_call& rule = c.rule;
+  rule.key_heads = between(1, 4);
+  rule.value_heads = rule.key_heads * between(1, 3);
+  rule.key_dim = between(1, 5) * 8;
+  rule.value_dim = between(1, 16) * 8;
+  rule.width = between(2, 5);
+  c.hidden = 32 * between(1, 3);
+  const int64_t heads = rule.value_heads, values = heads * rule.value_dim, channels = 2 * rule.key_heads * rule.key_dim + values;
+  const bool is_grouped = chance(50);
+  const int64_t rows[4] = {is_grouped ? channels + values : channels, is_grouped ? 2 * heads : values, heads, heads};
+  Made inputs[4], out;
+  for (int i = 0; i < (is_grouped ? 2 : 4); ++i) {
+    make(inputs[i], int(below(4)), rows[i], c.hidden);
+    c.inputs[i] = &inputs[i].m;
+  }
+  make(out, int(below(4)), c.hidden, values);
+  c.out = &out.m;
+  const std::vector<float> past = floats((rule.width - 1) * channels), taps = floats(rule.width * channels), by_head = floats(2 * heads),
+                           norm = floats(rule.value_dim), memory = floats(values * rule.key_dim), norms = floats(2 * c.hidden);
+  std::vector<float> following(past.size()), kept(memory.size()), x = floats(c.hidden), normed(x.size());
+  rule.past = past.data();
+  rule.taps = taps.data();
+  rule.speed = by_head.data();
+  rule.bias = rule.speed + heads;
+  rule.norm = norm.data();
+  rule.memory = memory.data();
+  rule.following = following.data();
+  rule.kept = kept.data();
+  rule.eps = 1e-5f;
+  c.x = x.data();
+  c.input_norm = norms.data();
+  c.post_norm = c.input_norm + c.hidden;
+  c.normed = normed.data();
+  c.flags = int32_t(below(2));
+  must(stoker_delta_block(pool, &c), "delta block");
 }
 
 void scales() {
@@ -317,13 +369,14 @@ int main(int argc, char** argv) {
   for (; std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds; ++count) {
     const uint64_t seed = draw();
     stoker_pool* pool = pools[size_t(below(int64_t(pools.size())))];
-    switch (below(7)) {
+    switch (below(8)) {
       case 0: linear(pool); break;
       case 1: moe(pool); break;
       case 2: attention(pool); break;
       case 3: block(pool); break;
       case 4: route(pool); break;
       case 5: scales(); break;
+      case 6: delta(pool); break;
       default: nonsense(pool); break;
     }
     draw.seed(seed);

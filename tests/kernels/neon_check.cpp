@@ -215,7 +215,15 @@ void attention(int kv_type, int64_t window, bool sunk) {
   std::vector<uint16_t> short_keys(keys.size()), short_values(values.size());
   for (uint16_t& key : short_keys) key = f16_or_bf16(STOKER_BF16);
   for (uint16_t& value : short_values) value = f16_or_bf16(STOKER_BF16);
-  const bool is_short = kv_type == STOKER_BF16;
+  constexpr int64_t kBlocks = (kDim + 31) / 32, kBytes = kDim + 2 * kBlocks;  // of a row of codes with their scales
+  std::vector<uint8_t> coded_keys(size_t(kKvHeads * kLength * kBytes)), coded_values(coded_keys.size());
+  for (std::vector<uint8_t>* rows : {&coded_keys, &coded_values})
+    for (size_t i = 0; i < rows->size(); ++i) {
+      const size_t within = i % kBytes % 34;
+      (*rows)[i] = within == 0 ? 0 : within == 1 ? 0x3c : uint8_t(floats(1)[0] * 60.0f + 128.0f);
+    }
+  const bool is_short = kv_type == STOKER_BF16, is_coded = kv_type == STOKER_KV_Q8;
+  const int64_t row = is_coded ? kBytes : kDim;
   c.tokens = kTokens;
   c.length = kLength;
   c.heads = kHeads;
@@ -224,10 +232,10 @@ void attention(int kv_type, int64_t window, bool sunk) {
   c.q = q.data();
   c.q_token_stride = kHeads * kDim;
   c.q_head_stride = kDim;
-  c.keys = is_short ? static_cast<const void*>(short_keys.data()) : keys.data();
-  c.values = is_short ? static_cast<const void*>(short_values.data()) : values.data();
-  c.key_token_stride = c.value_token_stride = kDim;
-  c.key_head_stride = c.value_head_stride = kLength * kDim;
+  c.keys = is_coded ? static_cast<const void*>(coded_keys.data()) : is_short ? static_cast<const void*>(short_keys.data()) : keys.data();
+  c.values = is_coded ? static_cast<const void*>(coded_values.data()) : is_short ? static_cast<const void*>(short_values.data()) : values.data();
+  c.key_token_stride = c.value_token_stride = row;
+  c.key_head_stride = c.value_head_stride = kLength * row;
   c.kv_type = kv_type;
   c.window = window;
   c.scale = 0.3f;
@@ -237,7 +245,7 @@ void attention(int kv_type, int64_t window, bool sunk) {
   must(stoker_attention(neon, &c), "attention");
   c.y = theirs.data();
   must(stoker_attention(portable, &c), "attention");
-  compare(is_short ? "attention BF16" : "attention F32", ours, theirs, 5e-6);
+  compare(is_coded ? "attention Q8" : is_short ? "attention BF16" : "attention F32", ours, theirs, 5e-6);
 }
 
 // The attention block, by its stream, its result and the cache.
@@ -323,6 +331,53 @@ void route() {
   }
 }
 
+void delta() {
+  stoker_delta_block_call c{};
+  stoker_delta_call& rule = c.rule;
+  rule.key_heads = 2;
+  rule.value_heads = 4;
+  rule.key_dim = 24;
+  rule.value_dim = 70;
+  rule.width = 4;
+  c.hidden = 96;
+  const int64_t values = rule.value_heads * rule.value_dim, channels = 2 * rule.key_heads * rule.key_dim + values;
+  Made main, small, out;
+  make(main, STOKER_F32, channels + values, c.hidden, 0, 0, false, false);
+  make(small, STOKER_F32, 2 * rule.value_heads, c.hidden, 0, 0, false, false);
+  make(out, STOKER_F32, c.hidden, values, 0, 0, false, false);
+  c.inputs[0] = &main.m;
+  c.inputs[1] = &small.m;
+  c.out = &out.m;
+  const std::vector<float> past = floats(3 * channels), taps = floats(4 * channels), by_head = floats(2 * rule.value_heads),
+                           norm = floats(rule.value_dim), memory = floats(values * rule.key_dim), norms = floats(2 * c.hidden),
+                           stream = floats(c.hidden);
+  std::vector<float> following[2], kept[2], x[2], normed[2];
+  for (int i = 0; i < 2; ++i) {
+    following[i].resize(past.size());
+    kept[i].resize(memory.size());
+    normed[i].resize(stream.size());
+    x[i] = stream;
+    rule.past = past.data();
+    rule.taps = taps.data();
+    rule.speed = by_head.data();
+    rule.bias = rule.speed + rule.value_heads;
+    rule.norm = norm.data();
+    rule.memory = memory.data();
+    rule.following = following[i].data();
+    rule.kept = kept[i].data();
+    rule.eps = 1e-5f;
+    c.x = x[i].data();
+    c.input_norm = norms.data();
+    c.post_norm = c.input_norm + c.hidden;
+    c.normed = normed[i].data();
+    must(stoker_delta_block(i == 0 ? neon : portable, &c), "delta block");
+  }
+  compare("delta block", x[0], x[1], 1e-4);
+  compare("delta block's norm", normed[0], normed[1], 1e-4);
+  compare("delta block's memory", kept[0], kept[1], 1e-4);
+  compare("delta block's inputs", following[0], following[1], 1e-5);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -333,11 +388,12 @@ int main(int argc, char** argv) {
     for (bool fast : {false, true}) linear(kind, fast);
   for (const Kind& kind : kKinds) moe(kind, STOKER_SILU_GATE);
   for (int activation = STOKER_SILU_GATE; activation <= STOKER_SILU_GATE_CLAMPED; ++activation) moe(kKinds[0], activation);
-  for (int kv_type : {STOKER_F32, STOKER_BF16})
+  for (int kv_type : {int(STOKER_F32), int(STOKER_BF16), int(STOKER_KV_Q8)})
     for (int64_t window : {0, 33}) attention(kv_type, window, window == 0);
   for (const Kind& kind : kKinds) block(kind, STOKER_F32, kind.format % 2 == 0);
   for (bool full : {false, true}) block(kKinds[0], STOKER_BF16, full);
   route();
+  delta();
   stoker_pool_destroy(neon);
   stoker_pool_destroy(portable);
   std::puts(failed ? "failed" : "all alike");

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from engine.kernels.kept import keep, numbers, width
 from engine.kernels.native import Native
 from engine.kernels.reference import Reference, rms_norm, rotate
 from engine.kernels.spec import AttentionSpec, Rotation
@@ -129,6 +130,28 @@ def test_against_float64(name: str, tokens: int, start: int, isa: str, kernels: 
     assert relative_error(caches[0][:, :, start:end], caches[1][:, :, start:end]) < stored, "the cache"
     assert torch.equal(caches[0][:, :, :start], room[:, :, :start]), "positions before"
     assert torch.equal(caches[0][:, :, end:], room[:, :, end:]), "positions after"
+
+
+@pytest.mark.parametrize("head_dim", [20, 32, 80])
+@pytest.mark.parametrize(("tokens", "start"), [(1, 70), (17, 64)])
+def test_a_cache_in_8_bits(tokens: int, start: int, head_dim: int, isa: str, kernels: Kernels) -> None:
+    """Written by the kernels as the reference writes it, and read alike."""
+    torch.manual_seed(5)
+    spec, _, _ = make_case(Case(head_dim=head_dim, rotary_dim=20, head_norms=True))
+    x, rotation = torch.randn(tokens, spec.o.rows), rotation_of(Case(rotary_dim=20), start, tokens)
+    room = torch.empty(2, 2, start + tokens + 3, width(torch.uint8, head_dim), dtype=torch.uint8)
+    for part in room:
+        keep(part, 0, torch.randn(room.shape[2], 2, head_dim))
+    caches, streams = [room.clone(), room.clone()], [x.clone(), x.clone()]
+    found = kernels(isa).attention_block(spec)(streams[0], rotation, caches[0][0], caches[0][1], start)
+    wanted = Reference().attention_block(spec)(streams[1], rotation, caches[1][0], caches[1][1], start)
+    assert relative_error(found, wanted.double()) < 1e-3, "a code may round to its other side"
+    new = slice(start, start + tokens)
+    theirs = numbers(caches[1][:, :, new])
+    assert relative_error(numbers(caches[0][:, :, new]), theirs.double()) < 1e-3
+    assert (caches[0][:, :, new] == caches[1][:, :, new]).float().mean() > 0.99
+    for untouched in (slice(0, start), slice(start + tokens, None)):
+        assert torch.equal(caches[0][:, :, untouched], room[:, :, untouched])
 
 
 @pytest.mark.parametrize("fast", [False, True])

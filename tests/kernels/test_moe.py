@@ -7,7 +7,7 @@ import torch
 
 from engine.kernels.native import ExpertTable, Native
 from engine.kernels.reference import Reference, activate
-from engine.kernels.weights import Activation, Weight
+from engine.kernels.weights import Activation, Weight, plain
 from tests.kernels.matrices import EXACT, FOUR_BIT, relative_error
 
 Kernels = Callable[..., Native]
@@ -119,8 +119,6 @@ def test_the_reference_agrees(kernels: Kernels) -> None:
     assert ours is not None
     assert theirs is not None
     assert relative_error(ours, theirs.double()) < 2e-6
-    gate, up, down = (torch.randn(64, 32), torch.randn(64, 32), torch.randn(32, 64))
-    assert (
-        relative_error(kernels().swiglu(x[:, :32], gate, up, down), Reference().swiglu(x[:, :32], gate, up, down).double())
-        < 2e-6
-    )
+    parts = (plain(torch.randn(64, 32)), plain(torch.randn(64, 32)), plain(torch.randn(32, 64)))
+    ours, theirs = (one.swiglu(*parts)(x[:, :32]) for one in (kernels(), Reference()))
+    assert relative_error(ours, theirs.double()) < 2e-6

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from engine.config import Wishes
+from engine.config import KvType, Wishes
 from engine.engine import Engine, inspect, open_session, plan_for
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import Native
@@ -82,7 +82,7 @@ def compare(folder: Path, name: str, prompt: list[int], positions: int) -> list[
 
 def _open(folder: Path, kernels: Kernels, reader: DiskReader) -> Session:
     source = inspect(folder)
-    return open_session(source, plan_for(source, Wishes(expert_ram="100%")), reader, kernels)
+    return open_session(source, plan_for(source, Wishes(expert_ram="100%", kv_type=KvType.FP32)), reader, kernels)
 
 
 def _greedy(folder: Path, prompt: list[int], positions: int, kernels: Kernels) -> tuple[list[int], torch.Tensor]:

@@ -155,6 +155,8 @@ def _tensors(source: _Source) -> Iterator[Tensor]:
                 yield from _own_experts(source, f"{ours}.mlp.experts", f"{theirs}.ffn_{part}_exps", f"{part}_proj", shape)
     yield _small(source, "output_norm.weight", "model.norm.weight")
     yield _matrix(source, "output", "lm_head", (config["vocab_size"], hidden))
+    if "lm_head.weight_scale_2" in source:
+        yield _scalars("output.scale", ["lm_head.weight_scale_2"], source)
 
 
 def _attention(source: _Source, ours: str, theirs: str) -> Iterator[Tensor]:

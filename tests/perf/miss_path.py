@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from engine.experts.miss import Lane, Lanes, MissPath
+from engine.experts.lane_costs import Lane, LaneCosts
+from engine.experts.miss import MissPath
 
 PAIRS = ((12.0, 48.0), (25.0, 57.0), (25.0, 63.0), (49.0, 54.0), (52.0, 178.0))  # link, CPU in GB/s
 SIZES_MIB = (1.6, 12.8)
@@ -42,9 +43,9 @@ class Computer:
     hidden: float = 0.0
     per_computed: float = 0.0
 
-    def lanes(self) -> Lanes:
+    def lanes(self) -> LaneCosts:
         """What a perfect bench with both lanes running would say."""
-        return Lanes(
+        return LaneCosts(
             Lane(_LAUNCH, self.expert_bytes / self.link / 1e9),
             Lane(self.hand_off, self.expert_bytes / self.cpu / 1e9),
             self.expert_bytes / (_RAM_SHARE * max(self.cpu, self.link)) / 1e9,
@@ -97,7 +98,7 @@ def _odds(share: float) -> dict[int, float]:
 class Run:
     """A policy at work on a computer that may change. `taken` has each token's seconds over those of the best fixed split."""
 
-    def __init__(self, computer: Computer, seed: Lanes | None = None, chance: int = 0, noise: float = 0.08) -> None:
+    def __init__(self, computer: Computer, seed: LaneCosts | None = None, chance: int = 0, noise: float = 0.08) -> None:
         self.computer, self.noise = computer, noise
         self.path = MissPath(seed or computer.lanes())
         self._draws = random.Random(chance)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config import Wishes
+from engine.config import KvType, Wishes
 from engine.engine import inspect, open_parts, plan_for
 from engine.errors import EngineError
 from engine.experts.device_lanes import DeviceLanes
@@ -227,7 +227,7 @@ def cpu_parts(folder: Path, kernels: Kernels) -> FallBack:
 
     def parts(_: str) -> Parts:
         source = inspect(folder)
-        return open_parts(source, plan_for(source, Wishes(context=256)), DiskReader(), kernels)
+        return open_parts(source, plan_for(source, Wishes(context=256, kv_type=KvType.FP32)), DiskReader(), kernels)
 
     return parts
 

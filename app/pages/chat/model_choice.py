@@ -10,9 +10,10 @@ from PySide6.QtCore import QObject, Signal
 from app.backends.local import EngineState, LocalEngine
 from app.core.problem import Action, Problem
 from app.core.settings import Settings
+from app.core.wizard import wishes_of
 from engine.protocol import Failed, Hello, Loaded, ModelEntry, Models, Plan, Progress, ReasoningChoices, Wishes
 
-_WISHES = ("expert_ram", "context", "prefill_chunk")  # settings that a model is planned for
+_WISHES = ("expert_ram", "context", "prefill_chunk", "kv_type")  # settings that a model is planned for
 _OF_SETTINGS = (
     "plan.context",
     "plan.too_much",
@@ -110,8 +111,7 @@ class ModelChoice(QObject):
             self._engine.restart()
 
     def _wanted(self) -> Wishes:
-        settings = self._settings
-        return Wishes(settings.expert_ram or None, settings.context or None, settings.prefill_chunk or None)
+        return wishes_of(self._settings)
 
     def _setting_changed(self, key: str) -> None:
         if key in _WISHES:

@@ -15,6 +15,7 @@ from engine.protocol import (
     Failed,
     HubModel,
     HubModels,
+    KvType,
     ListCatalogue,
     ListModels,
     MachineFacts,
@@ -106,7 +107,7 @@ class WizardController(QObject):
         self._set(flow if choice.is_here else replace(flow, job=self._queue.job(choice.key)))
         self.ask_plan()
 
-    def wish(self, **changes: str | int | None) -> None:
+    def wish(self, **changes: str | int | KvType | None) -> None:
         self._set(self.flow.wish(**changes))
         self.ask_plan()
 
@@ -238,7 +239,7 @@ class WizardController(QObject):
         settings = self._services.settings
         try:
             settings.expert_ram, settings.context = outcome.expert_ram, outcome.context
-            settings.prefill_chunk = outcome.prefill_chunk
+            settings.prefill_chunk, settings.kv_type = outcome.prefill_chunk, outcome.kv_type
             settings.download_folder = outcome.folder
         except ValueError as error:
             self.problem.emit(str(error))

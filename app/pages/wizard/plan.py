@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QGridLayout, QHBoxLayout, QLab
 
 from app.core.download_words import SIGN_IN_CODES
 from app.core.plan_words import (
+    KV_STOPS,
     basis_words,
     caption,
     chunk_price,
@@ -20,6 +21,9 @@ from app.core.plan_words import (
     experts_value,
     first_words,
     gain_rows,
+    kv_price,
+    kv_value,
+    kv_words,
     limit_words,
     measured_words,
     picture,
@@ -35,12 +39,12 @@ from app.widgets.price_row import PriceRow
 from app.widgets.text_label import text_label
 from app.widgets.theme import Theme
 from app.widgets.tier_bars import TierBars
-from engine.protocol import Failed, Plan, RepoPlan, Verdict, Wishes, WishLimits
+from engine.protocol import Failed, KvType, Plan, RepoPlan, Verdict, Wishes, WishLimits
 
 _SIDE_PX = 296
 _TWO_COLUMNS, _ANY_PX = 760, 16_777_215
 _EXPERT_STOPS = 32
-_USUAL_CHUNK = 512  # where the slider stands while there is no plan to say so
+_USUAL_CHUNK, _USUAL_KV = 512, KvType.BF16  # where the sliders stand while there is no plan to say so
 
 
 class PlanBody(Body):
@@ -58,9 +62,10 @@ class PlanBody(Body):
         self._caution = text_label(kind="warn")
         self._where, self._caption = TierBars(theme, self), QLabel(self, textFormat=Qt.TextFormat.PlainText)
         self._context, self._experts = PriceRow("Context", self), PriceRow("Memory for experts", self)
-        self._chunk = PriceRow("Prompt at once", self)
+        self._chunk, self._kv = PriceRow("Prompt at once", self), PriceRow("Keys and values", self)
         self._context.moved.connect(lambda tokens: controller.wish(context=tokens))
         self._chunk.moved.connect(lambda tokens: controller.wish(prefill_chunk=tokens))
+        self._kv.moved.connect(lambda place: controller.wish(kv_type=KV_STOPS[place]))
         self._experts.moved.connect(self._wish_experts)
         self._reset = QPushButton("Reset to recommended", self)
         self._reset.setProperty("kind", "ghost")
@@ -166,6 +171,8 @@ class PlanBody(Body):
         self._context.show_choice(stops, wished, context_value(plan), context_price(plan))
         stops = lengths(limits.least_prefill_chunk, limits.most_prefill_chunk, plan.prefill_chunk)
         self._chunk.show_choice(stops, wishes.prefill_chunk or plan.prefill_chunk, chunk_value(plan), chunk_price(plan))
+        kept = KV_STOPS.index(wishes.kv_type or plan.kv_type)
+        self._kv.show_choice(range(len(KV_STOPS)), kept, kv_value(plan), kv_price(plan))
         stops = expert_stops(limits.least_expert_ram, limits.most_expert_ram)
         held = wished_bytes(wishes) or plan.expert_ram_bytes
         self._experts.show_choice(stops, held, experts_value(plan), experts_price(plan))
@@ -183,6 +190,8 @@ class PlanBody(Body):
         chunk = wishes.prefill_chunk or _USUAL_CHUNK
         stops = lengths(limits.least_prefill_chunk, limits.most_prefill_chunk, chunk)
         self._chunk.show_choice(stops, chunk, context_words(wishes.prefill_chunk), "")
+        kept = KV_STOPS.index(wishes.kv_type or _USUAL_KV)
+        self._kv.show_choice(range(len(KV_STOPS)), kept, kv_words(wishes.kv_type), "")
         stops = expert_stops(limits.least_expert_ram, limits.most_expert_ram)
         self._experts.show_choice(stops, limits.most_expert_ram, wishes.expert_ram or "automatic", "")
 
@@ -244,7 +253,7 @@ class PlanBody(Body):
         top.addWidget(_plain("What each choice costs", "name"), 1)
         top.addWidget(self._reset)
         inside.addLayout(top)
-        for row in (self._context, self._chunk, self._experts):
+        for row in (self._context, self._kv, self._chunk, self._experts):
             inside.addWidget(row)
         inside.addWidget(self._refusal)
         return frame

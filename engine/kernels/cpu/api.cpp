@@ -71,12 +71,14 @@ int check_moe(const stoker_moe_call& c) {
   return STOKER_OK;
 }
 
+bool is_kv_type(int32_t type) { return type == STOKER_F32 || type == STOKER_BF16 || type == STOKER_KV_Q8; }
+
 int check_attention(const stoker_attention_call& c) {
   if (c.q == nullptr || c.keys == nullptr || c.values == nullptr || c.y == nullptr) return STOKER_NULL_POINTER;
   if (!is_size(c.tokens, kMaxTokens) || !is_size(c.length, int64_t(1) << 32) || c.length < c.tokens) return STOKER_BAD_SHAPE;
   if (!is_size(c.heads, 4096) || !is_size(c.kv_heads, c.heads) || c.heads % c.kv_heads != 0) return STOKER_BAD_SHAPE;
   if (!is_size(c.head_dim, 4096) || !is_size(c.value_dim, 4096)) return STOKER_BAD_SHAPE;
-  if (c.kv_type != STOKER_F32 && c.kv_type != STOKER_BF16) return STOKER_BAD_FORMAT;
+  if (!is_kv_type(c.kv_type)) return STOKER_BAD_FORMAT;
   for (int64_t stride : {c.q_token_stride, c.q_head_stride, c.key_head_stride, c.key_token_stride, c.value_head_stride,
                          c.value_token_stride})
     if (stride < 0 || stride > int64_t(1) << 40) return STOKER_BAD_STRIDE;
@@ -100,9 +102,10 @@ int check_block(const stoker_block_call& c) {
   if (!is_size(c.length, int64_t(1) << 32) || c.length < c.tokens) return STOKER_BAD_SHAPE;
   if (!is_size(c.heads, 4096) || !is_size(c.kv_heads, c.heads) || c.heads % c.kv_heads != 0) return STOKER_BAD_SHAPE;
   if (!is_size(c.head_dim, 4096) || c.rotary_dim < 0 || c.rotary_dim > c.head_dim || c.rotary_dim % 2 != 0) return STOKER_BAD_SHAPE;
-  if (c.kv_type != STOKER_F32 && c.kv_type != STOKER_BF16) return STOKER_BAD_FORMAT;
+  if (!is_kv_type(c.kv_type)) return STOKER_BAD_FORMAT;
+  const int64_t row = c.kv_type == STOKER_KV_Q8 ? stoker::q8_row_bytes(c.head_dim) : c.head_dim;
   for (int64_t stride : {c.kv_head_stride, c.kv_token_stride})
-    if (stride < c.head_dim || stride > int64_t(1) << 40) return STOKER_BAD_STRIDE;
+    if (stride < row || stride > int64_t(1) << 40) return STOKER_BAD_STRIDE;
   if (c.window < 0 || !(c.scale == c.scale) || !(c.softcap >= 0) || !(c.eps >= 0) || (c.flags & ~STOKER_FAST) != 0)
     return STOKER_BAD_OPTION;
   const int64_t query = c.heads * c.head_dim, key = c.kv_heads * c.head_dim;
@@ -112,13 +115,28 @@ int check_block(const stoker_block_call& c) {
   return check_projection(c.o, c.hidden, query);
 }
 
-int check_delta(const stoker_delta_call& c) {
-  for (const void* pointer : {c.mixed, c.past, c.taps, c.gate, c.rate, c.decay, c.speed, c.bias, c.norm, c.memory,
-                              static_cast<const float*>(c.following), static_cast<const float*>(c.kept), static_cast<const float*>(c.y)})
+int check_rule(const stoker_delta_call& c) {
+  for (const void* pointer : {c.past, c.taps, c.speed, c.bias, c.norm, c.memory, static_cast<const float*>(c.following),
+                              static_cast<const float*>(c.kept)})
     if (pointer == nullptr) return STOKER_NULL_POINTER;
   if (!is_size(c.value_heads, 4096) || !is_size(c.key_heads, c.value_heads) || c.value_heads % c.key_heads != 0) return STOKER_BAD_SHAPE;
   if (!is_size(c.key_dim, 4096) || !is_size(c.value_dim, 4096) || !is_size(c.width, 64) || c.width < 2) return STOKER_BAD_SHAPE;
   return c.eps >= 0 ? STOKER_OK : STOKER_BAD_OPTION;
+}
+
+int check_delta_block(const stoker_delta_block_call& c) {
+  for (const void* pointer : {c.input_norm, c.post_norm, static_cast<const float*>(c.x), static_cast<const float*>(c.normed)})
+    if (pointer == nullptr) return STOKER_NULL_POINTER;
+  if (const int status = check_rule(c.rule)) return status;
+  if (!is_size(c.hidden, kMaxWidth)) return STOKER_BAD_SHAPE;
+  if ((c.flags & ~STOKER_FAST) != 0) return STOKER_BAD_OPTION;
+  const int64_t heads = c.rule.value_heads, values = heads * c.rule.value_dim;
+  const int64_t channels = 2 * c.rule.key_heads * c.rule.key_dim + values;
+  const bool is_grouped = c.inputs[2] == nullptr && c.inputs[3] == nullptr;
+  const int64_t apart[4] = {channels, values, heads, heads}, grouped[2] = {channels + values, 2 * heads};
+  for (int i = 0; i < (is_grouped ? 2 : 4); ++i)
+    if (const int status = check_projection(c.inputs[i], is_grouped ? grouped[i] : apart[i], c.hidden)) return status;
+  return check_projection(c.out, c.hidden, values);
 }
 
 int check_route(const stoker_route_call& c) {
@@ -211,10 +229,10 @@ int32_t stoker_attention_block(stoker_pool* pool, const stoker_block_call* call)
   return serve(pool, [&] { return stoker::attention_block(*pool, *call); });
 }
 
-int32_t stoker_delta(stoker_pool* pool, const stoker_delta_call* call) {
+int32_t stoker_delta_block(stoker_pool* pool, const stoker_delta_block_call* call) {
   if (pool == nullptr || call == nullptr) return STOKER_NULL_POINTER;
-  if (const int status = check_delta(*call)) return status;
-  return serve(pool, [&] { return stoker::delta(*pool, *call); });
+  if (const int status = check_delta_block(*call)) return status;
+  return serve(pool, [&] { return stoker::delta_block(*pool, *call); });
 }
 
 int32_t stoker_route(stoker_pool* pool, const stoker_route_call* call) {

@@ -8,13 +8,29 @@ namespace {
 
 constexpr int64_t kKeys = 64;  // positions whose logits are made before the softmax moves on
 
+// How a row of keys or values lies in memory: W of its numbers from number d on, a multiple of W, or one. `kBytes` is what strides count.
 struct KeysF32 {
   static constexpr int kBytes = 4;
-  static F load_at(const char* p) { return load(reinterpret_cast<const float*>(p)); }
+  static const char* at(const char* row, int64_t d) { return row + d * 4; }
+  static F load_at(const char* row, int64_t d) { return load(reinterpret_cast<const float*>(at(row, d))); }
+  static float value_at(const char* row, int64_t d) { return stoker::read<float>(at(row, d)); }
 };
 struct KeysBf16 {
   static constexpr int kBytes = 2;
-  static F load_at(const char* p) { return load_bf16(reinterpret_cast<const uint8_t*>(p)); }
+  static const char* at(const char* row, int64_t d) { return row + d * 2; }
+  static F load_at(const char* row, int64_t d) { return load_bf16(reinterpret_cast<const uint8_t*>(at(row, d))); }
+  static float value_at(const char* row, int64_t d) { return from_bf16(stoker::read<uint16_t>(at(row, d))); }
+};
+struct KeysQ8 {
+  static constexpr int kBytes = 1;
+  static const char* at(const char* row, int64_t d) { return row + d + (d / kRowBlock + 1) * kRowScale; }
+  static float scale_at(const char* row, int64_t d) {
+    return from_bf16(stoker::read<uint16_t>(row + d / kRowBlock * (kRowBlock + kRowScale)));
+  }
+  static F load_at(const char* row, int64_t d) {
+    return mul(load_i8(reinterpret_cast<const uint8_t*>(at(row, d))), set1(scale_at(row, d)));
+  }
+  static float value_at(const char* row, int64_t d) { return scale_at(row, d) * float(stoker::read<int8_t>(at(row, d))); }
 };
 
 template <int N>
@@ -48,7 +64,7 @@ inline void logits_block(const stoker_attention_call& c, Running* const* queries
   for (int64_t d = 0; d < whole; d += W) {
     F key[KB];
 #pragma GCC unroll 4
-    for (int i = 0; i < KB; ++i) key[i] = K::load_at(keys + i * stride + d * K::kBytes);
+    for (int i = 0; i < KB; ++i) key[i] = K::load_at(keys + i * stride, d);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const F query = load(queries[r]->query + d);
@@ -60,10 +76,7 @@ inline void logits_block(const stoker_attention_call& c, Running* const* queries
     float sums[KB];
     sum_each(acc[r], sums);
     for (int i = 0; i < KB; ++i) {
-      for (int64_t d = whole; d < dim; ++d) {
-        const char* at = keys + i * stride + d * K::kBytes;
-        sums[i] += (K::kBytes == 4 ? stoker::read<float>(at) : from_bf16(stoker::read<uint16_t>(at))) * queries[r]->query[d];
-      }
+      for (int64_t d = whole; d < dim; ++d) sums[i] += K::value_at(keys + i * stride, d) * queries[r]->query[d];
       out[r][k + i] = sums[i] * c.scale;
     }
   }
@@ -91,19 +104,16 @@ void turn_keys(const stoker_attention_call& c, const char* keys, int64_t count, 
     for (int64_t k = 0; k < kKeys; k += W) {
       F in[W], out[W];
       for (int i = 0; i < W; ++i) {
-        const char* at = keys + (k + i < count ? k + i : count - 1) * stride + d * K::kBytes;
-        in[i] = K::load_at(at);
-        prefetch(at + kKeys * stride);  // the next block
+        const char* row = keys + (k + i < count ? k + i : count - 1) * stride;
+        in[i] = K::load_at(row, d);
+        prefetch(K::at(row, d) + kKeys * stride);  // the next block
       }
       transpose(in, out);
       for (int i = 0; i < W; ++i) store(turned + (d + i) * kKeys + k, out[i]);
     }
 #endif
   for (; d < c.head_dim; ++d)
-    for (int64_t k = 0; k < kKeys; ++k) {
-      const char* at = keys + (k < count ? k : count - 1) * stride + d * K::kBytes;
-      turned[d * kKeys + k] = K::kBytes == 4 ? stoker::read<float>(at) : from_bf16(stoker::read<uint16_t>(at));
-    }
+    for (int64_t k = 0; k < kKeys; ++k) turned[d * kKeys + k] = K::value_at(keys + (k < count ? k : count - 1) * stride, d);
 }
 
 template <int R>
@@ -173,9 +183,8 @@ inline void mix_block(Running* const* queries, const char* values, int64_t strid
     F value[DB];
 #pragma GCC unroll 4
     for (int i = 0; i < DB; ++i) {
-      const char* at = values + k * stride + (d + i * W) * K::kBytes;
-      value[i] = K::load_at(at);
-      if (fetch_next) prefetch(at + kKeys * stride);
+      value[i] = K::load_at(values + k * stride, d + i * W);
+      if (fetch_next) prefetch(K::at(values + (k + kKeys) * stride, d + i * W));
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
@@ -198,8 +207,7 @@ void mix(const stoker_attention_call& c, Running* const* queries, const char* va
   for (; d < whole; d += W) mix_block<K, R, 1>(queries, values, stride, count, weights, d, fetch_next);
   for (; d < dim; ++d)
     for (int64_t k = 0; k < count; ++k) {
-      const char* at = values + k * stride + d * K::kBytes;
-      const float value = K::kBytes == 4 ? stoker::read<float>(at) : from_bf16(stoker::read<uint16_t>(at));
+      const float value = K::value_at(values + k * stride, d);
       for (int r = 0; r < R; ++r) queries[r]->mixed[d] += value * weights[r][k];
     }
 }
@@ -271,8 +279,11 @@ void attend(const stoker_attention_call& c, int64_t kv_head, int64_t first_token
     }
   }
   const int64_t end = c.length - c.tokens + last_token;
-  if (c.kv_type == STOKER_F32) attend_keys<KeysF32>(c, kv_head, queries, num_queries, begin, end, turned);
-  else attend_keys<KeysBf16>(c, kv_head, queries, num_queries, begin, end, turned);
+  switch (c.kv_type) {
+    case STOKER_F32: attend_keys<KeysF32>(c, kv_head, queries, num_queries, begin, end, turned); break;
+    case STOKER_BF16: attend_keys<KeysBf16>(c, kv_head, queries, num_queries, begin, end, turned); break;
+    default: attend_keys<KeysQ8>(c, kv_head, queries, num_queries, begin, end, turned);
+  }
   index = 0;
   for (int64_t token = first_token; token < last_token; ++token)
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head, ++index) {

@@ -1,5 +1,6 @@
 // The attention half of a layer in one call: norm, projections, rotary positions, cache, attention, output, residual sum, norm.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "calls.h"
@@ -123,13 +124,35 @@ class Block {
   void keep(const float* from, void* cache, int64_t at) const {
     if (c_.kv_type == STOKER_F32) {
       memcpy(static_cast<char*>(cache) + at * 4, from, size_t(c_.head_dim) * 4);
-    } else {
+    } else if (c_.kv_type == STOKER_BF16) {
       char* to = static_cast<char*>(cache) + at * 2;
       for (int64_t d = 0; d < c_.head_dim; ++d) {
         const uint16_t bits = to_bf16(from[d]);
         memcpy(to + d * 2, &bits, 2);
       }
+    } else {
+      char* to = static_cast<char*>(cache) + at;
+      for (int64_t d = 0; d < c_.head_dim; d += kRowBlock) to = keep_block(from + d, std::min(kRowBlock, c_.head_dim - d), to);
     }
+  }
+
+  static char* keep_block(const float* from, int64_t count, char* to) {
+    float most = 0;
+    for (int64_t d = 0; d < count; ++d) most = std::max(most, std::fabs(from[d]));
+    const uint16_t bits = above_bf16(most / 127);
+    const float scale = from_bf16(bits), inverse = scale > 0 ? 1 / scale : 0;
+    memcpy(to, &bits, kRowScale);
+    to += kRowScale;
+    for (int64_t d = 0; d < count; ++d) {
+      const float code = from[d] * inverse;
+      to[d] = code > -127.5f && code < 127.5f ? char(int8_t(std::nearbyint(code))) : char(0);  // what is no number has such a scale
+    }
+    return to + count;
+  }
+
+  // The least bf16 that is not below, so that no code is beyond 127. Below its normal numbers is nothing: 1 / scale stays finite.
+  static uint16_t above_bf16(float value) {
+    return value < 1e-37f ? 0 : uint16_t((to_bits(value) + 0xffff) >> 16);
   }
 
   stoker_attention_call attention_call() const {

@@ -16,7 +16,7 @@ int linear(stoker_pool& p, const float* x, int64_t tokens, const stoker_matrix& 
 int moe(stoker_pool& p, const stoker_moe_call& call);
 int attention(stoker_pool& p, const stoker_attention_call& call);
 int attention_block(stoker_pool& p, const stoker_block_call& call);
-int delta(stoker_pool& p, const stoker_delta_call& call);
+int delta_block(stoker_pool& p, const stoker_delta_block_call& call);
 int route(stoker_pool& p, const stoker_route_call& call);
 
 constexpr int64_t kTaskRows = 32;  // a task's rows are whole tiles of every kernel but AWQ's

@@ -140,7 +140,7 @@ void q8_row(const Rows& job, int64_t row, int64_t valid, int64_t token, const fl
     w[r] = row_of(m, r < valid ? row + r : row + valid - 1);
     for (F& lane : acc[r]) lane = zero();
   }
-  const int64_t steps = blocks_of(m.cols, kQ8Columns), rows_ahead = R * m.row_stride;
+  const int64_t steps = blocks_of(m.cols, kQ8Columns), rows_ahead = m.rows > 1 ? R * m.row_stride : 0;
   int64_t step = kAhead % steps, ahead = kAhead / steps * rows_ahead;
   const auto fetch = [&] {
 #pragma GCC unroll 8

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define STOKER_ABI_VERSION 4
+#define STOKER_ABI_VERSION 5
 
 enum stoker_status {
   STOKER_OK = 0,
@@ -111,6 +111,10 @@ enum stoker_flag {
   STOKER_RENORMALISE = 2
 };
 
+/* A row of keys or values in blocks of 32 numbers, the last one shorter: a bf16 scale, which is a block's largest number over 127
+ * rounded up, and int8 codes. Its strides count bytes. */
+enum stoker_kv_type { STOKER_KV_Q8 = 100 };
+
 /* Grouped-query attention of `tokens` new queries over `length` cached positions, the queries being the last of them.
  * Strides count elements. sinks: one logit per query head that joins the softmax and contributes no value, or NULL. */
 typedef struct stoker_attention_call {
@@ -119,7 +123,7 @@ typedef struct stoker_attention_call {
   int64_t q_token_stride, q_head_stride;
   const void *keys, *values; /* [kv_heads, length, dim] by strides */
   int64_t key_head_stride, key_token_stride, value_head_stride, value_token_stride;
-  int32_t kv_type; /* STOKER_F32 or STOKER_BF16 */
+  int32_t kv_type; /* STOKER_F32, STOKER_BF16 or STOKER_KV_Q8 */
   int32_t reserved;
   int64_t window; /* positions that a query sees, its own included; 0 = all */
   float scale;
@@ -140,7 +144,7 @@ typedef struct stoker_block_call {
   const stoker_matrix *q, *k, *v, *o;
   void *keys, *values; /* [kv_heads, at least length, head_dim] by strides in elements */
   int64_t kv_head_stride, kv_token_stride, length;
-  int32_t kv_type; /* STOKER_F32 or STOKER_BF16 */
+  int32_t kv_type; /* STOKER_F32, STOKER_BF16 or STOKER_KV_Q8 */
   int32_t flags;   /* stoker_flag */
   int64_t window;
   float eps, scale, softcap, reserved;
@@ -167,18 +171,32 @@ typedef struct stoker_route_call {
 typedef struct stoker_delta_call {
   int64_t key_heads, value_heads, key_dim, value_dim;
   int64_t width;                   /* inputs that the convolution sees, the newest included: 2 or more */
-  const float* mixed;              /* [C]: queries, keys, values; C = 2 key_heads key_dim + value_heads value_dim */
-  const float* past;               /* [width - 1, C] */
-  const float* taps;               /* [width, C], the newest last */
-  const float *gate, *rate, *decay; /* [value_heads, value_dim]; [value_heads] */
-  const float *speed, *bias;       /* [value_heads] */
-  const float* norm;               /* [value_dim] */
-  const float* memory;             /* [value_heads, key_dim, value_dim] */
-  float *following, *kept;         /* what past and memory become */
-  float* y;                        /* [value_heads, value_dim] */
+  const float* mixed; /* [C]: queries, keys, values; C = 2 key_heads key_dim + value_heads value_dim */
+  const float* past;  /* [width - 1, C] */
+  const float* taps;  /* [width, C], the newest last */
+  const float *gate, *rate, *decay; /* [value_heads, value_dim]; [value_heads] twice */
+  const float *speed, *bias; /* [value_heads] */
+  const float* norm;         /* [value_dim] */
+  const float* memory;       /* [value_heads, key_dim, value_dim] */
+  float *following, *kept;   /* what past and memory become */
+  float* y;                  /* [value_heads, value_dim] */
   float eps;
   int32_t reserved;
 } stoker_delta_call;
+
+/* The half of a layer that the rule stands in, for one token: x += out(rule of the inputs of norm(x)), then `normed` = post_norm(x).
+ * `rule` names constants and states; its mixed, gate, rate, decay and y are the call's own. Inputs are four matrices in the order of
+ * mixed, gate, rate, decay; or two and two times NULL, with rows by key head: queries, keys, values, gate; rate, decay. */
+typedef struct stoker_delta_block_call {
+  stoker_delta_call rule;
+  int64_t hidden;
+  float* x;                             /* [hidden], in place */
+  const float *input_norm, *post_norm;  /* [hidden] */
+  const stoker_matrix *inputs[4], *out;
+  float* normed;                        /* [hidden] */
+  int32_t flags;                        /* stoker_flag */
+  int32_t reserved;
+} stoker_delta_block_call;
 
 typedef struct stoker_pool stoker_pool;
 
@@ -199,7 +217,7 @@ STOKER_API int32_t stoker_linear(stoker_pool* pool, const float* x, int64_t toke
 STOKER_API int32_t stoker_moe(stoker_pool* pool, const stoker_moe_call* call);
 STOKER_API int32_t stoker_attention(stoker_pool* pool, const stoker_attention_call* call);
 STOKER_API int32_t stoker_attention_block(stoker_pool* pool, const stoker_block_call* call);
-STOKER_API int32_t stoker_delta(stoker_pool* pool, const stoker_delta_call* call);
+STOKER_API int32_t stoker_delta_block(stoker_pool* pool, const stoker_delta_block_call* call);
 STOKER_API int32_t stoker_route(stoker_pool* pool, const stoker_route_call* call);
 
 /* Reads every byte once with all threads, for the machine's ceiling. */

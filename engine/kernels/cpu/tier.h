@@ -78,6 +78,10 @@ struct Tier {
   uint64_t (*read)(const char* data, int64_t bytes);
 };
 
+// A row of STOKER_KV_Q8: blocks of a bf16 scale and so many int8, the last block shorter.
+constexpr int64_t kRowBlock = 32, kRowScale = 2;
+inline int64_t q8_row_bytes(int64_t dim) { return dim + blocks_of(dim, kRowBlock) * kRowScale; }
+
 constexpr int64_t kAttendTokens = 16;  // queries of one task
 
 const Tier* portable_tier();

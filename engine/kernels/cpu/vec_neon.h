@@ -51,6 +51,9 @@ inline F load_e4m3(const uint8_t* p) {  // times 2^-8
   const int16x4_t halves = vand_s16(vshl_n_s16(vget_low_s16(words), 7), vdup_n_s16(int16_t(0xbf80)));
   return vcvt_f32_f16(vreinterpret_f16_s16(halves));
 }
+inline F load_i8(const uint8_t* p) {
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(stoker::read<uint32_t>(p)))))));
+}
 inline F load_e8m0(const uint8_t* p) {
   return vreinterpretq_f32_u32(vmaxq_u32(vshlq_n_u32(widen_bytes(p), 23), vdupq_n_u32(0x00400000)));
 }

@@ -63,6 +63,7 @@ inline F load_bf16(const uint8_t* p) { return lanes([=](int i) { return from_bf1
 inline F load_e4m3(const uint8_t* p) {  // times 2^-8
   return lanes([=](int i) { return from_e4m3(p[i]) * (1.0f / kE4m3Lift); });
 }
+inline F load_i8(const uint8_t* p) { return lanes([=](int i) { return float(int8_t(p[i])); }); }
 inline F load_e8m0(const uint8_t* p) { return lanes([=](int i) { return from_e8m0(p[i]); }); }
 inline void prefetch(const void*) {}
 

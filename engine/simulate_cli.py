@@ -1,0 +1,107 @@
+"""`stoker bench --simulate`: a model decoding with a graphics card that is made of ordinary memory and a paced link.
+
+Placement, misses, lanes and meter are the real ones. The card computes with the CPU's kernels, so that its own speed is no
+prediction of any card's; what the link does and what the miss path makes of it is.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from engine.accelerators import with_devices
+from engine.checkpoint.index import suggested_expert_ram
+from engine.config import Wishes
+from engine.engine import inspect, open_session
+from engine.errors import EngineError
+from engine.experts.lane_costs import Lane
+from engine.experts.vram import Device
+from engine.hardware.probe import probe
+from engine.kernels.kernels import open_kernels
+from engine.meter import Link, Traffic, merged
+from engine.plan.plan import WITH_VRAM, make_plan
+from engine.tiers.disk import DiskReader
+from engine.tiers.simulated import SimulatedAccelerator, Simulation
+from engine.units import format_bytes, parse_bytes
+
+_PROMPT, _TOKENS = 32, 96
+_SETTLED = 32  # tokens that are not counted: the caches fill
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of the tokens after the first ones."""
+
+    sentence: str
+    records: list[Traffic]
+    misses: dict[str, Any]  # what the miss path has learnt
+
+
+def parse_simulation(text: str) -> Simulation:
+    """'8GB,25,10': memory, GB/s of the link, µs of its latency; the last two may be left out. Raises `EngineError`."""
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        gbps, latency = (float(parts[index]) if len(parts) > index else 0.0 for index in (1, 2))
+    except ValueError:
+        gbps = latency = -1.0
+    memory = parse_bytes(parts[0])
+    if len(parts) > 3 or not 0 <= gbps < 1e5 or not 0 <= latency < 1e6 or not memory:
+        hint = "Write memory, GB/s and microseconds, such as 8GB,25,10."
+        raise EngineError("cli.simulation", f"{text!r} describes no card.", hint)
+    return Simulation(memory, gbps, latency / 1e6)
+
+
+def simulate(folder: Path, simulation: Simulation, wishes: Wishes) -> Outcome:
+    """Decode tokens drawn at random. Raises `EngineError`."""
+    source, kernels = inspect(folder), open_kernels()[0]
+    card = Device(SimulatedAccelerator(simulation), kernels)
+    machine = with_devices(probe(), [card])
+    plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder), WITH_VRAM)
+    if not plan.vram_slots:
+        dense = format_bytes(plan.dense_bytes + plan.kv_bytes + plan.workspace_bytes)
+        text = f"{format_bytes(simulation.vram_bytes)} do not hold the dense weights, the context and the workspace ({dense})."
+        raise EngineError("vram.too_small", text, "Give the card more memory, or ask for a shorter context.")
+    reader = DiskReader()
+    try:
+        session = open_session(source, plan, reader, kernels, devices=[card])
+        draws = random.Random(0)
+        tokens = [draws.randrange(source.footprint.vocab_size) for _ in range(_PROMPT + _TOKENS)]
+        session.sync(tokens[:_PROMPT])
+        records = [session.step(token)[1] for token in tokens[_PROMPT:]]
+        return Outcome(plan.sentence, records[_SETTLED:], session.misses())
+    finally:
+        reader.close()
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    total, count = merged(outcome.records), len(outcome.records)
+    return {
+        "tokens_per_second": 1 / median(record.seconds for record in outcome.records),
+        "hit_rates": _hit_rates(total),
+        "bytes_per_token": {link.value: use.bytes / count for link, use in total.links.items()},
+        "gbps": {link.value: use.gbps for link, use in total.links.items()},
+        "misses": outcome.misses,
+        "plan": outcome.sentence,
+    }
+
+
+def as_rows(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Label and text of each line."""
+    told = as_json(outcome)
+    yield "Speed", f"{told['tokens_per_second']:.1f} tokens/s (the card computes as fast as this CPU)"
+    yield "Found in", ", ".join(f"{name} {share:.0%}" for name, share in told["hit_rates"].items())
+    for link in Link:
+        if link in (use := told["bytes_per_token"]):
+            yield link.upper(), f"{format_bytes(use[link])} a token, at {told['gbps'][link]:.1f} GB/s while busy"
+    lanes = outcome.misses["lanes"]
+    for name, lane in (("Gathering", Lane(**lanes["link"])), ("The CPU", Lane(**lanes["cpu"]))):
+        yield name, f"{lane.each * 1e6:.0f} µs an expert and {lane.fixed * 1e6:.0f} µs a step"
+    yield "Misses", f"split: {outcome.misses['split']}"
+
+
+def _hit_rates(total: Traffic) -> dict[str, float]:
+    lookups = max(1, total.hits + total.misses)
+    counts = {"VRAM": total.vram_hits, "RAM": total.hits - total.vram_hits, "disk": total.misses}
+    return {name: count / lookups for name, count in counts.items()}

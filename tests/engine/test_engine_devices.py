@@ -1,0 +1,157 @@
+"""The whole engine with simulated graphics cards: plan, load, answer, and what becomes of it when a card goes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.accelerators import OpenDevices, open_devices, with_devices
+from engine.config import Sampling, Wishes
+from engine.engine import Engine
+from engine.errors import EngineError
+from engine.experts.heat import load_misses
+from engine.experts.vram import Device
+from engine.hardware.machine import Gpu, GpuKind, Machine
+from engine.hardware.probe import probe
+from engine.kernels.reference import Reference
+from engine.meter import Link
+from engine.protocol import ChatMessage
+from engine.simulate_cli import as_json, parse_simulation, simulate
+from engine.tiers.copy import DeviceLost
+from engine.tiers.simulated import SimulatedAccelerator, Simulation
+from tests.helpers.tiny import write_mixtral
+
+QUESTION = [ChatMessage("user", "What is it?")]
+GREEDY = Sampling(max_tokens=12, temperature=0.0)
+Cards = Callable[[Machine], tuple[list[Device], str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_mixtral(tmp_path_factory.mktemp("engine-devices") / "model")
+
+
+@pytest.fixture(autouse=True)
+def reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.engine.open_kernels", lambda: (Reference(), ""))
+
+
+def card(vram_bytes: int) -> tuple[SimulatedAccelerator, OpenDevices]:
+    accelerator = SimulatedAccelerator(Simulation(vram_bytes), "Card 9000")
+    return accelerator, lambda _: ([Device(accelerator, Reference())], "")
+
+
+def answer(engine: Engine, at_token: Callable[[int], None] = lambda _: None) -> tuple[str, list[set[Link]]]:
+    text, links = "", []
+    for number, token in enumerate(engine.generate(engine.encode(QUESTION), GREEDY)):
+        text += token.text
+        links.append(set(token.traffic.links))
+        at_token(number)
+    return text, links
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> str:
+    engine = Engine(folder, Wishes(), open_devices=lambda _: ([], ""))
+    try:
+        return answer(engine)[0]
+    finally:
+        engine.close()
+
+
+def test_a_card_with_room_holds_everything(folder: Path, expected: str) -> None:
+    _, cards = card(256 << 20)
+    engine = Engine(folder, Wishes(), open_devices=cards)
+    text, links = answer(engine)
+    assert engine.plan.vram_slots == 3 * 8
+    assert "Card 9000" in engine.plan.sentence
+    assert text == expected
+    assert all(Link.VRAM in one for one in links)
+    engine.close()
+
+
+def test_a_card_too_small_for_the_dense_part_stays_unused(folder: Path, expected: str) -> None:
+    _, cards = card(64 << 10)
+    engine = Engine(folder, Wishes(), open_devices=cards)
+    assert engine.plan.vram_slots == 0
+    text, links = answer(engine)
+    assert text == expected
+    assert not any(Link.VRAM in one for one in links)
+    engine.close()
+
+
+def test_a_card_lost_in_an_answer_is_told_and_the_answer_goes_on(folder: Path, expected: str) -> None:
+    accelerator, cards = card(256 << 20)
+    engine = Engine(folder, Wishes(), open_devices=cards)
+    text, links = answer(engine, lambda number: accelerator.lose() if number == 4 else None)
+    assert text == expected
+    assert Link.VRAM in links[1]
+    assert Link.VRAM not in links[-1]
+    assert "The graphics card is not used any more: Card 9000 is gone." in engine.notice
+    assert engine.plan.vram_slots == 0
+    assert answer(engine)[0] == expected
+    engine.close()
+
+
+def test_a_card_lost_while_loading_is_as_none(folder: Path, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, cards = card(256 << 20)
+
+    def gone(*_: object) -> None:
+        raise DeviceLost("it fell off the bus")
+
+    monkeypatch.setattr("engine.engine.start_lanes", gone)
+    engine = Engine(folder, Wishes(), open_devices=cards)
+    assert "it fell off the bus" in engine.notice
+    assert answer(engine)[0] == expected
+    engine.close()
+
+
+def test_what_was_learnt_of_misses_and_which_experts_were_hot_begin_the_next_run(folder: Path, tmp_path: Path) -> None:
+    _, cards = card(256 << 20)
+    engine = Engine(folder, Wishes(), data=tmp_path, open_devices=cards)
+    answer(engine)
+    heat, file = engine.session.heat(), engine._heat_file
+    engine.close()
+    assert len(heat) > 6, "of all experts that were used, those in VRAM among them"
+    assert file is not None
+    assert load_misses(file)["lanes"]["link"]["each"] > 0
+    again = Engine(folder, Wishes(), data=tmp_path, open_devices=cards)
+    tier = again.session._parts.experts._lanes.tiers[0]  # type: ignore[attr-defined]
+    assert sum(tier.cache.lookup(*expert) is not None for expert in heat) >= len(heat) // 2, "they are there before a token"
+    again.close()
+
+
+def test_a_card_that_torch_sees_and_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = with_devices(probe(), [])
+    usable = Gpu("Card 9000", GpuKind.NVIDIA, vram_free=8 << 30)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+
+    def no_image(*_: object) -> None:
+        raise DeviceLost("no kernel image is available for execution on the device")
+
+    monkeypatch.setattr("engine.accelerators.TorchAccelerator", no_image)
+    assert open_devices(machine) == ([], "")
+    devices, said = open_devices(
+        Machine(**{**{f: getattr(machine, f) for f in machine.__dataclass_fields__}, "gpus": (usable,)})
+    )
+    assert devices == []
+    assert said.startswith("Card 9000 is there and cannot compute (no kernel image")
+
+
+@pytest.mark.parametrize("text", ["", "lots", "8GB,fast", "8GB,-1", "8GB,1,2,3", "0", "8GB,1e9", "8GB,nan"])
+def test_what_describes_no_card(text: str) -> None:
+    with pytest.raises(EngineError):
+        parse_simulation(text)
+
+
+def test_a_simulated_card_tells_what_each_link_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.simulate_cli.open_kernels", lambda: (Reference(), ""))
+    told = as_json(simulate(folder, parse_simulation("256MB,20,10"), Wishes()))
+    assert told["hit_rates"]["VRAM"] > 0.9, "all experts fit, and the first tokens have brought them"
+    assert sum(told["hit_rates"].values()) == pytest.approx(1)
+    assert told["bytes_per_token"]["vram"] > 0
+    with pytest.raises(EngineError, match="do not hold the dense weights"):
+        simulate(folder, parse_simulation("64KB"), Wishes())
