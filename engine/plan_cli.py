@@ -78,7 +78,7 @@ def _plan(options: argparse.Namespace) -> int:
         raise EngineError("cli.model", f"Both {options.folder} and --model {options.model} are given.", "Give one of them.")
     if options.expert_ram is not None:
         parse_bytes(options.expert_ram, whole=100)
-    name = options.folder or options.model or "demo"
+    name = next((given for given in (options.folder, options.model) if given is not None), "demo")
     wishes = Wishes(options.expert_ram, options.context, options.prefill_chunk, KvType(options.kv) if options.kv else None)
     folder = _local(name)
     machine = _supposed(probe_all([folder or models_folder()]), options)

@@ -146,11 +146,13 @@ def _tell_job(job: DownloadJob | None, as_json: bool) -> int:
     record = next((item for item in Records(data_folder()).of_repo(job.repo) if item.commit == job.commit), None)
     path = record.folder if record is not None else ""
     is_done = job.state is DownloadState.DONE
+    entries = list_models(models_folder(), SUPPORTED) if is_done else ()
+    problem = next((entry.problem for entry in entries if entry.path == path), "")
     if as_json:
-        _print_json(dataclasses.asdict(job) | {"path": path})
+        _print_json(dataclasses.asdict(job) | {"path": path, "problem": problem})
     elif is_done:
         print(f"{job.repo} is complete and compared, {format_bytes(job.total_bytes)} in {path}")
-        print(f"Try: stoker chat --model {job.repo}")
+        print(f"It cannot be loaded: {problem}" if problem else f"Try: stoker chat --model {job.repo}")
     else:
         amounts = f"{format_bytes(job.done_bytes)} of {format_bytes(job.total_bytes)}" if job.total_bytes else "its start"
         print(f"{job.repo} is paused at {amounts}. Go on with: stoker pull {job.repo}", file=sys.stderr)

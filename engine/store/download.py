@@ -196,7 +196,10 @@ class Download:
             self._wait_for_space(first)
             return
         place = existing_parent(self._target.root)
-        text = f"{self._order.repo} needs {format_bytes(missing)}; {place} has {format_bytes(free)} free."
+        if self._record.state is ModelState.ARRIVING and not self._record.files:
+            self._records.drop(self._record)  # nothing was written there, so the next try may go elsewhere
+        kept = f"{format_bytes(_SPARE_BYTES)} must stay free beside it"
+        text = f"{self._order.repo} needs {format_bytes(missing)}; {place} has {format_bytes(free)} free, and {kept}."
         hint = f"Free {format_bytes(missing + _SPARE_BYTES - free)} there, or choose another folder."
         raise EngineError("download.no_space", text, hint)
 

@@ -17,6 +17,14 @@ from engine.store.hub import check_repo_name, check_revision
 from engine.store.state_file import StateFile
 from engine.store.target import check_folder
 
+_REFUSED = (
+    "download.no_space",
+    "download.taken",
+    "hub.no_revision",
+    "store.drive_root",
+    "store.not_a_folder",
+    "store.read_only",
+)
 _STOPPED = (DownloadState.PAUSED, DownloadState.FAILED, DownloadState.DONE)
 
 
@@ -39,13 +47,15 @@ class Jobs:
     def add(self, repo: str, revision: str, folder: str) -> DownloadJob:
         """One job per repository: one that is there goes on with the place and the revision that it began with.
 
-        One that is done begins anew, which costs nothing where nothing has changed. Raises `EngineError`.
+        One whose place or revision was refused takes those that are asked for now. One that is done begins anew, which
+        costs nothing where nothing has changed. Raises `EngineError`.
         """
         repo, revision = check_repo_name(repo), check_revision(revision)
         folder = str(check_folder(Path(folder))) if folder else ""
         with self._edited() as jobs:
             found = next((job for job in jobs if _is(job, repo)), None)
-            if found is None or found.state is DownloadState.DONE:
+            is_refused = found is not None and found.code in _REFUSED and not found.done_bytes
+            if found is None or found.state is DownloadState.DONE or is_refused:
                 job = DownloadJob(repo, revision, folder, DownloadState.WAITING)
             else:
                 job = replace(found, state=DownloadState.WAITING, code="", text="", hint="")

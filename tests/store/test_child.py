@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.protocol import (
     AddDownload,
@@ -185,6 +186,16 @@ def test_pull_models_and_rm(hub: FakeHub, tmp_path: Path) -> None:
     assert not folder.exists()
     code, out, err = process.run(hub, tmp_path, "pull", "maker/Nothing", "--json")
     assert (code, json.loads(out)["error"]["code"]) == (1, "hub.no_repo")
+
+
+def test_pull_proposes_a_chat_only_with_what_can_be_loaded(hub: FakeHub, tmp_path: Path) -> None:
+    tiny = write_mixtral(tmp_path / "tiny", torch.bfloat16)
+    files: dict[str, bytes | Path] = {item.name: item.read_bytes() for item in tiny.iterdir()}
+    hub.add("maker/Whole", files)
+    hub.add("maker/Foreign", files | {"config.json": b"[1, 2]"})
+    assert "Try: stoker chat --model maker/Whole" in process.run(hub, tmp_path, "pull", "maker/Whole")[1]
+    code, out, _ = process.run(hub, tmp_path, "pull", "maker/Foreign")
+    assert (code, "Try:" in out, "holds no JSON object" in out) == (0, False, True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT to one process")

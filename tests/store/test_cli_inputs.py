@@ -50,6 +50,7 @@ def test_names_that_nobody_has(at_home: Path, capsys: pytest.CaptureFixture[str]
     assert "tiny" in found["hint"]
     assert "maker/model" in found["hint"]
     assert "did not bring" in _error(capsys, "rm", "tiny")["text"]
+    assert "is empty" in _error(capsys, "plan", "")["text"]
 
 
 def test_a_file_in_place_of_a_folder(at_home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from engine.errors import EngineError
 from engine.protocol import DownloadProgress, DownloadState
 from engine.store.download import Order
 from engine.store.jobs import Jobs
+from engine.store.records import Records
 from engine.store.run import Bench, run_job
 from engine.store.target import check_folder
 from tests.hub import faults
@@ -54,8 +55,24 @@ def test_a_model_larger_than_the_space_is_refused_before_it_starts(hub: FakeHub,
         Pull(line_to(hub), computer / "data", Order(REPO, folder=str(drive / "models"))).run()
     assert caught.value.code == "download.no_space"
     assert "needs 6.02 MB;" in caught.value.text
-    assert "2.00 MB free" in caught.value.text
+    assert "2.00 MB free, and 64.0 MB must stay free" in caught.value.text
     assert not hub.requests_for(SECOND)
+
+
+def test_one_refused_for_space_can_go_to_another_folder(hub: FakeHub, drive: Path, computer: Path) -> None:
+    fill(drive, 2_000_000)
+    data = computer / "data"
+    jobs, work = Jobs(data), Bench(data, line_to(hub), lambda: False, lambda _: None)
+    jobs.add(REPO, "main", str(drive / "models"))
+    refused = run_job(work, REPO)
+    assert refused is not None
+    assert refused.code == "download.no_space"
+    assert Records(data).all() == []
+    jobs.add(REPO, "main", str(computer / "roomy"))
+    ended = run_job(work, REPO)
+    assert ended is not None
+    assert ended.state is DownloadState.DONE
+    assert_same(computer / "roomy" / REPO.replace("/", "--"), hub.repos[REPO])
 
 
 def test_one_that_has_begun_counts_what_is_there_and_waits_for_the_rest(

@@ -80,6 +80,23 @@ def test_one_job_per_repository_however_often_it_is_asked(hub: FakeHub, line: Li
     assert looked_on or _, "the one that came second looked on"
 
 
+def test_a_refused_place_or_revision_gives_way_to_another(hub: FakeHub, line: Line, computer: Path) -> None:
+    data = computer / "data"
+    foreign = computer / "models" / REPO.replace("/", "--")
+    foreign.mkdir(parents=True)
+    work, _ = bench(line, data)
+    for revision, folder, code in (
+        ("typo", "", "hub.no_revision"),
+        ("main", str(foreign.parent), "download.taken"),
+        ("main", "", ""),
+    ):
+        Jobs(data).add(REPO, revision, folder)
+        ended = run_job(work, REPO)
+        assert ended is not None
+        assert ended.code == code
+    assert state(data) is DownloadState.DONE
+
+
 def test_a_pause_from_another_process_ends_the_work_and_keeps_the_bytes(hub: FakeHub, line: Line, computer: Path) -> None:
     data = computer / "data"
     hub.always(SHARD, faults.Slow(2e6))
