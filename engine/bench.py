@@ -219,7 +219,7 @@ def _expert_gbps(subject: Subject, table: ExpertTable, count: int, rows: int, ke
     while time.perf_counter() - begun < seconds or len(times) < 2:
         slots = (torch.arange(first, first + count, dtype=torch.int32) % len(table)).expand(tokens, count).contiguous()
         entered = time.perf_counter()
-        kernels.moe(table, x, slots, None, weights, activation=math.activation, alpha=math.alpha, limit=math.limit)
+        kernels.moe(table, x, slots, None, weights, math)
         times.append(time.perf_counter() - entered)
         first += count
     return count * subject.experts.expert_bytes / median(times) / 1e9

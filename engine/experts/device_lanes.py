@@ -100,9 +100,9 @@ class DeviceLanes:
             return None
         if self._is_decode:
             for tier in self.tiers:
-                own = [expert for expert in call.wanted if self._tier_of(expert) is tier]
-                tier.cache.touch(call.layer, [expert for _, expert in own])
-        return self._moe(self.tiers[0], call, call.x, {}, call.outputs, call.weights)
+                tier.cache.touch(call.layer, [expert for _, expert in tier.wanted])
+        assert call.outputs is not None, "the layer has begun"
+        return self.tiers[0].kernels.combine(call.outputs, call.weights)
 
     def release(self) -> None:
         for copy in self._reading:
@@ -210,11 +210,11 @@ class DeviceLanes:
         assert call.outputs is not None
         timing = tier.accelerator.time()
         if tier is self.tiers[0]:
-            self._moe(tier, call, call.x, slots, call.outputs)
+            self._compute(tier, call, call.x, slots, call.outputs)
         else:
             device = tier.accelerator.device
             outputs = torch.empty(call.outputs.shape, device=device)
-            self._moe(tier, call, call.x.to(device), slots, outputs)
+            self._compute(tier, call, call.x.to(device), slots, outputs)
             _put_rows(call, outputs, call.ranks_of(slots))
         timing.stop()
         self._timings.append((timing, len(slots) * self._expert_bytes))
@@ -231,25 +231,9 @@ class DeviceLanes:
         self._cpu.compute(call.x.cpu(), call.slots_of(slots), len(slots), outputs)
         _put_rows(call, outputs, call.ranks_of(slots))
 
-    def _moe(
-        self,
-        tier: VramTier,
-        call: Call,
-        x: torch.Tensor,
-        slots: dict[Expert, int],
-        outputs: torch.Tensor | None,
-        weights: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        return tier.kernels.moe(
-            tier.table,
-            x,
-            call.slots_of(slots).to(x.device, non_blocking=True),
-            outputs,
-            weights,
-            activation=self._math.activation,
-            alpha=self._math.alpha,
-            limit=self._math.limit,
-        )
+    def _compute(self, tier: VramTier, call: Call, x: torch.Tensor, slots: dict[Expert, int], outputs: torch.Tensor) -> None:
+        places = call.slots_of(slots).to(x.device, non_blocking=True)
+        tier.kernels.moe(tier.table, x, places, outputs, None, self._math)
 
     def _learn(self) -> None:
         """What has been under way since the last time: seconds for the meter and for the miss path."""

@@ -82,16 +82,7 @@ class CpuLane:
     ) -> torch.Tensor | None:
         """See `Kernels.moe`: the rows of `num_experts` experts, and the sum of all rows where weights are given."""
         with self._meter.timed(Link.RAM, num_experts * self._expert_bytes):
-            return self._kernels.moe(
-                self._table,
-                x,
-                slots,
-                outputs,
-                weights,
-                activation=self._math.activation,
-                alpha=self._math.alpha,
-                limit=self._math.limit,
-            )
+            return self._kernels.moe(self._table, x, slots, outputs, weights, self._math)
 
     def release(self) -> None: ...
 

@@ -44,7 +44,8 @@ class VramTier:
     cache: ExpertCache
     table: DeviceTable
     budget: SlotBudget
-    hits: dict[Expert, int] = field(default_factory=dict)  # of the layer at work
+    wanted: Sequence[Expert] = ()  # of the layer at work, those that are this device's
+    hits: dict[Expert, int] = field(default_factory=dict)  # of them, with their slots
 
     @classmethod
     def open(
@@ -74,7 +75,8 @@ class VramTier:
         return self.arena.num_slots - self.cache.member_slots
 
     def look_up(self, wanted: Sequence[Expert]) -> None:
-        """Which of these it holds, and where: `hits`."""
+        """Which of these it holds, and where."""
+        self.wanted = wanted
         self.hits = {expert: slot for expert in wanted if (slot := self.cache.lookup(*expert)) is not None}
 
     def claim(self, experts: Sequence[Expert], keep: Collection[Expert]) -> dict[Expert, int]:

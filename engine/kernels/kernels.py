@@ -10,7 +10,7 @@ from engine.kernels.native import ExpertTable, Native
 from engine.kernels.reference import Reference
 from engine.kernels.spec import AttentionBlock, AttentionSpec, FeedForward, Router
 from engine.kernels.threads import kernel_threads
-from engine.kernels.weights import Activation, Weight
+from engine.kernels.weights import SILU, ExpertMath, Weight
 
 
 class Kernels(Protocol):
@@ -37,11 +37,10 @@ class Kernels(Protocol):
         slots: torch.Tensor,
         outputs: torch.Tensor | None,
         weights: torch.Tensor | None = None,
-        *,
-        activation: Activation = Activation.SILU,
-        alpha: float = 1.702,
-        limit: float = 7.0,
+        math: ExpertMath = SILU,
     ) -> torch.Tensor | None: ...
+
+    def combine(self, outputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor: ...
 
     def attention(
         self,

@@ -31,7 +31,7 @@ from engine.kernels.abi import (
 from engine.kernels.delta import ComposedDelta, DeltaBlock, DeltaBlockSpec, States
 from engine.kernels.kept import dim_of
 from engine.kernels.spec import AttentionBlock, AttentionSpec, FeedForward, Rotation, Router
-from engine.kernels.weights import Activation, Format, Weight, plain
+from engine.kernels.weights import SILU, ExpertMath, Format, Weight, plain
 
 _SPIN_US = 100  # longer than a decode layer's pauses between two calls, shorter than anybody notices
 _OUT_OF_MEMORY, _BAD_SCALE = 10, 11  # of stoker_status
@@ -75,6 +75,7 @@ class Native:
         self.pool = pool
         self.threads = threads
         self.isa: str = self.lib.stoker_pool_isa(pool).decode()
+        self._no_experts = ExpertTable(1)
 
     def close(self) -> None:
         """Ends the threads. No call may be running."""
@@ -135,10 +136,7 @@ class Native:
         slots: torch.Tensor,
         outputs: torch.Tensor | None,
         weights: torch.Tensor | None = None,
-        *,
-        activation: Activation = Activation.SILU,
-        alpha: float = 1.702,
-        limit: float = 7.0,
+        math: ExpertMath = SILU,
     ) -> torch.Tensor | None:
         """The experts of one layer: x [T, H], slots int32 [T, k] into `table`, -1 for what another call computes.
 
@@ -164,9 +162,17 @@ class Native:
         intermediate = 1 if first is None else table.entries[first].up.rows
         call = MoeCall(
             tokens, hidden, intermediate, top_k, x.data_ptr(), slots.data_ptr(), table.entries, len(table),
-            activation, FAST if self.is_fast else 0, alpha, limit, pointer(weights), pointer(outputs), pointer(y),
+            math.activation, FAST if self.is_fast else 0, math.alpha, math.limit,
+            pointer(weights), pointer(outputs), pointer(y),
         )  # fmt: skip
         self.must(self.lib.stoker_moe(self.pool, byref(call)))
+        return y
+
+    def combine(self, outputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """The weighted sum [T, H] of outputs [T, k, H] that several calls have filled, as the last of them would give it."""
+        none = torch.full(weights.shape, -1, dtype=torch.int32)
+        y = self.moe(self._no_experts, outputs[:, 0], none, outputs, weights)
+        assert y is not None, "there are weights"
         return y
 
     def attention(

@@ -7,7 +7,7 @@ from engine.kernels.delta import ComposedDelta, DeltaBlock, DeltaBlockSpec
 from engine.kernels.kept import dim_of, keep, numbers
 from engine.kernels.native import ExpertTable
 from engine.kernels.spec import AttentionBlock, AttentionSpec, FeedForward, Rotation, Router
-from engine.kernels.weights import Activation, Format, ScaleType, Weight
+from engine.kernels.weights import SILU, Activation, ExpertMath, Format, ScaleType, Weight
 
 _SCRATCH_BYTES = 4 << 20  # an upcast block that stays in the CPU's cache: 13 GB/s of bf16 read, against 1.5 without
 MOST_LOGITS = 1 << 20  # that attention makes at once: 4 MiB, of which there are some copies
@@ -69,10 +69,7 @@ class Reference:
         slots: torch.Tensor,
         outputs: torch.Tensor | None,
         weights: torch.Tensor | None = None,
-        *,
-        activation: Activation = Activation.SILU,
-        alpha: float = 1.702,
-        limit: float = 7.0,
+        math: ExpertMath = SILU,
     ) -> torch.Tensor | None:
         """As `Native.moe`."""
         if outputs is None:
@@ -83,9 +80,13 @@ class Reference:
             gate, up, down = table.get(slot)
             tokens, ranks = (slots == slot).nonzero(as_tuple=True)
             rows = x[tokens]
-            mixed = activate(activation, None if gate is None else self.linear(rows, gate), self.linear(rows, up), alpha, limit)
+            mixed = activate(math, None if gate is None else self.linear(rows, gate), self.linear(rows, up))
             outputs[tokens, ranks] = self.linear(mixed, down)
-        return None if weights is None else torch.einsum("tkh,tk->th", outputs, weights)
+        return None if weights is None else self.combine(outputs, weights)
+
+    def combine(self, outputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """As `Native.combine`."""
+        return torch.einsum("tkh,tk->th", outputs, weights)
 
     def read(self, memory: torch.Tensor) -> int:
         """As `Native.read`."""
@@ -189,14 +190,15 @@ def rotate(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     return torch.cat((low * cosine - high * sine, high * cosine + low * sine, x[..., 2 * half :]), dim=-1)
 
 
-def activate(kind: Activation, gate: torch.Tensor | None, up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+def activate(math: ExpertMath, gate: torch.Tensor | None, up: torch.Tensor) -> torch.Tensor:
     """The function between an expert's matrices, as the models' own files write it."""
+    kind, limit = math.activation, math.limit
     if kind == Activation.RELU2:
         return up.relu().square()
     assert gate is not None, f"{kind.name} needs a gate"
     if kind == Activation.GPT_OSS:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-        return (up + 1) * gate * torch.sigmoid(alpha * gate)
+        return (up + 1) * gate * torch.sigmoid(math.alpha * gate)
     if kind == Activation.GELU_TANH:
         return F.gelu(gate, approximate="tanh") * up
     if kind == Activation.SILU_CLAMPED:

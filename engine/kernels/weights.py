@@ -46,9 +46,11 @@ class ExpertMath:
     """The function between an expert's matrices, with its constants."""
 
     activation: Activation = Activation.SILU
-    alpha: float = 0.0
-    limit: float = 0.0
+    alpha: float = 1.702  # gpt-oss's
+    limit: float = 7.0
 
+
+SILU = ExpertMath()
 
 PLAIN = {torch.float32: Format.F32, torch.float16: Format.F16, torch.bfloat16: Format.BF16}
 COLUMNS_OUTERMOST = (Format.INT4_GPTQ, Format.INT4_AWQ)

@@ -7,7 +7,7 @@ import torch
 
 from engine.kernels.native import ExpertTable, Native
 from engine.kernels.reference import Reference, activate
-from engine.kernels.weights import Activation, Weight, plain
+from engine.kernels.weights import Activation, ExpertMath, Weight, plain
 from tests.kernels.matrices import EXACT, FOUR_BIT, relative_error
 
 Kernels = Callable[..., Native]
@@ -53,7 +53,7 @@ def exact_moe(
         for rank, expert in enumerate(row):
             gate, up, down = layer[1][expert]
             seen = torch.cat((x[token].double(), one))
-            mixed = activate(activation, gate @ seen, up @ seen, alpha, limit)
+            mixed = activate(ExpertMath(activation, alpha, limit), gate @ seen, up @ seen)
             y[token] += weights[token, rank].double() * (down @ torch.cat((mixed, one)))
     return y
 
@@ -64,7 +64,7 @@ def test_every_activation(activation: Activation, tokens: int, isa: str, kernels
     torch.manual_seed(1)
     layer = make_layer("f32", activation)
     x, (ids, weights) = torch.randn(tokens, HIDDEN) / 8, route(tokens)
-    y = kernels(isa).moe(layer[0], x, ids, None, weights, activation=activation, limit=0.7)
+    y = kernels(isa).moe(layer[0], x, ids, None, weights, math=ExpertMath(activation, limit=0.7))
     assert y is not None
     assert relative_error(y, exact_moe(layer, x, ids, weights, activation, 1.702, 0.7)) < 2e-6
 

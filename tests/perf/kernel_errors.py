@@ -7,7 +7,7 @@ import torch
 from engine.kernels.native import ExpertTable, Native
 from engine.kernels.reference import activate
 from engine.kernels.threads import kernel_threads
-from engine.kernels.weights import Activation, Format, Weight
+from engine.kernels.weights import SILU, Format, Weight
 from tests.kernels.matrices import EXACT, FOUR_BIT, relative_error
 
 ROWS, COLS = 512, 4096
@@ -87,7 +87,5 @@ def _moe_error(pool: Native, layer: Layer, tokens: int) -> float:
         for rank, expert in enumerate(row):
             gate, up, down = values[expert]
             seen = x[token].double()
-            wanted[token] += weights[token, rank].double() * (
-                down @ activate(Activation.SILU, gate @ seen, up @ seen, 0.0, 0.0)
-            )
+            wanted[token] += weights[token, rank].double() * (down @ activate(SILU, gate @ seen, up @ seen))
     return relative_error(found, wanted)

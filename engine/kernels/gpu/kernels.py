@@ -16,7 +16,7 @@ from engine.kernels.gpu.shape import WORDS, MatrixShape, shape_at, shape_of
 from engine.kernels.native import ExpertTable
 from engine.kernels.reference import Reference
 from engine.kernels.spec import Router
-from engine.kernels.weights import Activation, ExpertMath, Format, Weight, plain, plain_dtype, plain_tensor
+from engine.kernels.weights import SILU, ExpertMath, Format, Weight, plain, plain_dtype, plain_tensor
 
 _T = TypeVar("_T")
 _BF16_CORES = (8, 0)  # the first compute capability that has them
@@ -65,35 +65,29 @@ class DeviceKernels(Reference):
         slots: torch.Tensor,
         outputs: torch.Tensor | None,
         weights: torch.Tensor | None = None,
-        *,
-        activation: Activation = Activation.SILU,
-        alpha: float = 1.702,
-        limit: float = 7.0,
+        math: ExpertMath = SILU,
     ) -> torch.Tensor | None:
         """As `Native.moe`; `table.words` are the descriptors on the device where it has them."""
-        math = ExpertMath(activation, alpha, limit)
         if not len(x):
             return None if weights is None else torch.empty_like(x)
         if outputs is None:
             outputs = x.new_empty(*slots.shape, x.shape[1])
         up, down = self._shapes_of(table)
         if self._launcher is None or up is None or down is None:
-            super().moe(table, x, slots, outputs, activation=activation, alpha=alpha, limit=limit)
+            super().moe(table, x, slots, outputs, math=math)
         else:
             words, x = words_of(table, self.device), x.float().contiguous()
             self._try(
                 lambda: self._launcher.moe(words, (up, down), x, slots, outputs, math),
-                lambda: self.moe(table, x, slots, outputs, activation=activation, alpha=alpha, limit=limit),
+                lambda: self.moe(table, x, slots, outputs, math=math),
             )
         return None if weights is None else self.combine(outputs, weights)
 
     def combine(self, outputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """fp32 outputs [T, k, H] and weights [T, k] to [T, H], in routing order."""
         weights = weights.float().contiguous()
         if self._launcher is None:
-            y: torch.Tensor = torch.einsum("tkh,tk->th", outputs, weights)
-        else:
-            y = self._try(lambda: self._launcher.combine(outputs, weights), lambda: self.combine(outputs, weights))
+            return super().combine(outputs, weights)
+        y: torch.Tensor = self._try(lambda: self._launcher.combine(outputs, weights), lambda: self.combine(outputs, weights))
         return y
 
     def attention(

@@ -7,7 +7,7 @@ import torch
 
 from engine.kernels.gpu.kernels import DeviceKernels
 from engine.kernels.native import ExpertTable
-from engine.kernels.weights import Activation
+from engine.kernels.weights import Activation, ExpertMath
 from tests.gpu.layers import make_layer, moved, route
 from tests.kernels.matrices import mxfp4, relative_error
 from tests.kernels.test_moe import exact_moe
@@ -22,7 +22,7 @@ def test_every_activation(kernels: DeviceKernels, activation: Activation, tokens
     torch.manual_seed(1)
     layer = make_layer("f32", activation)
     x, (ids, weights) = torch.randn(tokens, HIDDEN) / 8, route(tokens)
-    y = kernels.moe(layer[0], x, ids, None, weights, activation=activation, limit=0.7)
+    y = kernels.moe(layer[0], x, ids, None, weights, math=ExpertMath(activation, limit=0.7))
     assert y is not None
     assert relative_error(y, exact_moe(layer, x, ids, weights, activation, 1.702, 0.7)) < 2e-6
 
@@ -101,7 +101,7 @@ def test_interleaved_rows(kernels: DeviceKernels, tokens: int) -> None:
     scale = 0.02 / float(both_values.std())
     x = torch.randn(tokens, 128) * scale
     y = kernels.moe(
-        table, x, torch.ones(tokens, 1, dtype=torch.int32), None, torch.ones(tokens, 1), activation=Activation.GPT_OSS
+        table, x, torch.ones(tokens, 1, dtype=torch.int32), None, torch.ones(tokens, 1), ExpertMath(Activation.GPT_OSS)
     )
     whole = x.double() @ both_values.T + bias.double()
     gate, up = whole[:, 0::2].clamp(max=7.0), whole[:, 1::2].clamp(-7.0, 7.0)
