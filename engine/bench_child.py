@@ -63,9 +63,10 @@ def _measure(folder: Path, teller: _Teller, stopped: threading.Event) -> None:
     from engine.bench import Stopped
     from engine.bench_formats import SECONDS as FORMATS_SECONDS
     from engine.bench_formats import measure_formats
-    from engine.engine import inspect, measure
+    from engine.engine import measure
     from engine.kernels.kernels import open_kernels
     from engine.scratch import scratch_model
+    from engine.source import inspect
 
     kernels, notebook = open_kernels()[0], Notebook(data_folder(), probe())
 

@@ -1,115 +1,44 @@
-"""Joins checkpoint, plan, tiers, experts and model: the one place that knows them all. Front ends see nothing below it."""
+"""A loaded model that answers: what front ends see. Reads, measures, plans and loads; keeps what its answers teach."""
 
-import gc
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch
-
 from engine import bench
 from engine.accelerators import OpenDevices, open_devices, with_devices
-from engine.checkpoint.experts import ExpertMap, Run, map_experts
-from engine.checkpoint.index import Checkpoint, open_checkpoint, read_json, suggested_expert_ram
+from engine.checkpoint.index import read_json, suggested_expert_ram
 from engine.config import NO_REASONING, Reasoning, Sampling, Wishes, check_sampling
-from engine.devices import open_tiers, start_lanes
 from engine.errors import EngineError
-from engine.experts.bind import ExpertBinder, ExpertFormat, recognise_experts
-from engine.experts.budget import SlotBudget
-from engine.experts.cache import ExpertCache
-from engine.experts.device_lanes import DeviceLanes
-from engine.experts.heat import hottest, load_heat, load_misses, save_heat
-from engine.experts.lanes import CpuLane
-from engine.experts.policy import Expert, Heat
-from engine.experts.run import ExpertRunner
-from engine.experts.table import SlotTable
+from engine.experts.heat import load_heat, load_misses, save_heat
 from engine.experts.trace import Geometry, Recorder
-from engine.experts.vram import Device
 from engine.generate import Limits, Token, generate
 from engine.hardware.drive import drive_of
 from engine.hardware.probe import probe
 from engine.kernels.kernels import Kernels, open_kernels
 from engine.knowledge import Answer, Notebook, kind_of, model_key
-from engine.kv.cache import KvCache
-from engine.meter import Link, Meter, Phase, Traffic
-from engine.models.decoder import swiglu_shapes
-from engine.models.dense import Dense, find_dense
-from engine.models.hf_config import HfConfig
-from engine.models.lookahead import NextRouter
-from engine.models.published import text_part
-from engine.models.registry import Architecture, find
-from engine.models.stated import check_stated, end_ids
-from engine.plan.footprint import Footprint, guest_slots
+from engine.meter import Phase, Traffic
+from engine.models.stated import end_ids
+from engine.parts import LoadProgress, open_parts
 from engine.plan.forecast import Knowledge, forecast
-from engine.plan.plan import CACHED_ROWS, ENGINE_USES, WITH_VRAM, make_plan, reserve_bytes
+from engine.plan.plan import ENGINE_USES, WITH_VRAM, make_plan, reserve_bytes
 from engine.plan.predict import NO_CORRECTION, resident_share
 from engine.plan.predict import decoded as predict_token
 from engine.protocol import ChatMessage, Plan, ReasoningChoices
-from engine.quant.registry import quantization_of
 from engine.rates import Rates
 from engine.rehearsal import RECALL
 from engine.sample import make_sampler
-from engine.session import FallBack, Parts, Session
+from engine.session import Parts, Session
+from engine.source import Source, inspect
 from engine.text.answer import AnswerReader
 from engine.text.marks import find_form
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
-from engine.tiers.arena import RamArena, slot_stride
 from engine.tiers.copy import DeviceLost
-from engine.tiers.dense import load_dense
 from engine.tiers.disk import DiskReader
-from engine.tiers.rows import RowStore
 
-_EMBEDDING = "model.embed_tokens.weight"
-_WARM_SECONDS = 3.0  # of loading, for what would otherwise be read when first needed
 _LONGEST_TOKEN = 64  # characters; a text beyond that many for each token of context is not worth tokenising
-
-LoadProgress = Callable[[str, int, int], None]  # (stage, done bytes, total bytes)
-
-
-@dataclass(frozen=True)
-class Source:
-    """A checkpoint whose headers have been read and found to fit together. Nothing large is allocated yet."""
-
-    checkpoint: Checkpoint
-    architecture: Architecture
-    config: Any  # the architecture's own Config
-    dense: Dense
-    experts: ExpertMap
-    expert_format: ExpertFormat
-    footprint: Footprint
-
-
-def inspect(folder: Path) -> Source:
-    """Read and check everything that can be known before the weights. Raises `EngineError` with the name of what is wrong."""
-    with _uncollected():
-        checkpoint = text_part(open_checkpoint(folder))
-        check_stated(checkpoint)
-        architecture = find(checkpoint.config, checkpoint.name)
-        module = architecture.load()
-        config = module.Config.read(checkpoint.config, checkpoint.name)
-        dense = find_dense(checkpoint, module.weight_shapes(config))
-        experts = map_experts(checkpoint, architecture.experts)
-        expert_format = recognise_experts(experts, architecture.experts, quantization_of(checkpoint.config))
-    _check_experts(checkpoint, config, experts, expert_format)
-    footprint = _footprint(checkpoint, architecture, config, dense, experts, expert_format)
-    return Source(checkpoint, architecture, config, dense, experts, expert_format, footprint)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """For many objects that all stay: to look for garbage among them takes as long as to make them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def plan_for(source: Source, wishes: Wishes) -> Plan:
@@ -160,98 +89,6 @@ def knowledge_of(
     if notebook is not None:
         notebook.note_rates(footprint, folder, rates)
     return replace(known, rates=rates, unknown="", correction=NO_CORRECTION)
-
-
-def open_session(
-    source: Source,
-    plan: Plan,
-    reader: DiskReader,
-    kernels: Kernels,
-    progress: LoadProgress = lambda *_: None,
-    heat: Mapping[Expert, float] | None = None,
-    room: Callable[[], int] = lambda: probe().ram_available,
-    devices: Sequence[Device] = (),
-    kept_path: Any = None,
-    fall_back: FallBack | None = None,
-) -> Session:
-    """Dense weights into memory, expert slots and KV cache as planned. Raises `EngineError`, with devices `DeviceLost`.
-
-    `heat` is that of an earlier run, for a warm start; `room()` what this process may still take, watched from now on. With
-    `devices` the model runs on the first of them, and the plan's VRAM slots are spread over all; `kept_path` is what
-    `MissPath.kept` gave there, and `fall_back` is for their loss.
-    """
-    parts = open_parts(source, plan, reader, kernels, progress, heat, room, devices, kept_path)
-    return Session(parts, reader, plan.prefill_chunk, fall_back)
-
-
-def open_parts(
-    source: Source,
-    plan: Plan,
-    reader: DiskReader,
-    kernels: Kernels,
-    progress: LoadProgress = lambda *_: None,
-    heat: Mapping[Expert, float] | None = None,
-    room: Callable[[], int] = lambda: probe().ram_available,
-    devices: Sequence[Device] = (),
-    kept_path: Any = None,
-) -> Parts:
-    """What a session runs on; see `open_session`."""
-    experts, footprint, meter = source.experts, source.footprint, Meter()
-    reserve = reserve_bytes(probe()) // 2  # the plan leaves twice that
-    arena = RamArena(footprint.slot_bytes, sum(plan.slots_per_layer))
-    arena.populate()
-    rows = _rows_on_disk(source, plan, reader)
-    refs = [*(ref for ref in source.dense.refs if rows is None or ref.name != _EMBEDDING), *experts.small_refs()]
-    tensors = load_dense(reader, refs, lambda done, total: progress("Reading the dense weights", done, total))
-    policy = Heat(experts.layers, experts.num_experts)
-    cache = ExpertCache(experts.layers, plan.slots_per_layer, policy, guest_slots(footprint.top_k))
-    binder = ExpertBinder(experts, source.expert_format, tensors)
-    binder.check_resident()
-    binder.check_layout(arena.tensor(0), kernels.check)
-    if rows is not None:
-        tensors[_EMBEDDING] = rows.data
-    main = devices[0].kernels if devices else kernels
-    device = devices[0].device if devices else torch.device("cpu")
-    placed = {name: tensor if name == _EMBEDDING and rows else tensor.to(device) for name, tensor in tensors.items()}
-    weights = source.dense.bind(placed, main.check, shortened=[] if rows is None else [_EMBEDDING])
-    if rows is not None:
-        stem = _EMBEDDING.removesuffix(".weight")
-        weights.matrices[stem] = replace(weights.matrices[stem], rows=rows.capacity)
-    names = source.architecture
-    look_ahead = NextRouter(weights, names.router, names.norm, experts.layers, footprint.top_k, main)
-    budget = SlotBudget(cache, arena, guest_slots(footprint.top_k), reserve, room)
-    table = SlotTable(arena, binder, kernels)
-    cpu = CpuLane(table, kernels, source.config.math, meter, experts.expert_bytes)
-    lanes: CpuLane | DeviceLanes = cpu
-    if devices:
-        small = {ref.name: tensors[ref.name] for ref in experts.small_refs()}
-        tiers = open_tiers(devices, experts, source.expert_format, small, footprint, plan.vram_slots)
-        math, hidden_size = source.config.math, footprint.hidden_size
-        lanes = DeviceLanes(tiers, cpu, arena, math, meter, experts.expert_bytes, hidden_size)
-    runner = ExpertRunner(experts, cache, arena, table, reader, lanes, meter, look_ahead, budget)
-    kv = KvCache(
-        footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context, device, plan.kv_type,
-        source.config.kept_windows, plan.prefill_chunk,
-    )  # fmt: skip
-    model = source.architecture.load().build(source.config, weights, main)
-    if heat:
-        policy.warm(heat)
-        wanted = hottest(heat, cache.member_slots)
-        runner.load(wanted, _WARM_SECONDS, lambda done: progress("Reading the experts used last", done, len(wanted)))
-    if isinstance(lanes, DeviceLanes):
-        start_lanes(lanes, runner, kept_path)
-        until = time.monotonic() + _WARM_SECONDS
-        lanes.warm(heat or {}, lambda wanted: runner.bring(wanted, until - time.monotonic()))
-        return Parts(model, kv, runner, lanes.heat, meter, footprint.dense_read_bytes, rows, Link.VRAM)
-    return Parts(model, kv, runner, policy.heat, meter, footprint.dense_read_bytes, rows)
-
-
-def _rows_on_disk(source: Source, plan: Plan, reader: DiskReader) -> RowStore | None:
-    """The embedding table where the plan leaves it on disk."""
-    if plan.dense_bytes == source.footprint.dense_bytes:
-        return None
-    ref = source.checkpoint.tensor(_EMBEDDING)
-    return RowStore(reader, Run(ref.file, ref.offset, ref.nbytes), ref.nbytes // ref.shape[0], CACHED_ROWS)
 
 
 class Engine:
@@ -305,16 +142,14 @@ class Engine:
             self.plan = forecast(probe(), source.footprint, same, self._known, suggested_expert_ram(folder))
             return open_parts(source, self.plan, self._reader, kernels)
 
+        used = devices if self.plan.vram_slots else []
+        misses = load_misses(self._heat_file) if used and self._heat_file else None
         try:
             try:
-                used = devices if self.plan.vram_slots else []
-                misses = load_misses(self._heat_file) if self._heat_file else None
-                self.session = open_session(
-                    source, self.plan, self._reader, kernels, progress, heat,
-                    devices=used, kept_path=misses, fall_back=without_devices,
-                )  # fmt: skip
+                parts = open_parts(source, self.plan, self._reader, kernels, progress, heat, devices=used, kept_path=misses)
+                self.session = Session(parts, self._reader, without_devices)
             except DeviceLost as lost:
-                self.session = Session(without_devices(str(lost)), self._reader, self.plan.prefill_chunk)
+                self.session = Session(without_devices(str(lost)), self._reader)
         except BaseException:
             self._reader.close()
             raise
@@ -400,63 +235,6 @@ class Engine:
 def _geometry(source: Source) -> Geometry:
     expert_bytes = {layer: max(item.nbytes for item in items) for layer, items in source.experts.ranges.items()}
     return Geometry(source.checkpoint.name, source.experts.num_experts, source.footprint.top_k, expert_bytes)
-
-
-def _footprint(
-    checkpoint: Checkpoint, architecture: Architecture, config: Any, dense: Dense, experts: ExpertMap, form: ExpertFormat
-) -> Footprint:
-    dense_bytes = sum(ref.nbytes for ref in dense.refs) + sum(ref.nbytes for ref in experts.small_refs())
-    looked_up = 0 if config.tied else checkpoint.tensor(_EMBEDDING).nbytes
-    return Footprint(
-        name=checkpoint.name,
-        architecture=architecture.model_type,
-        weight_format=form.label,
-        model_bytes=checkpoint.nbytes,
-        dense_bytes=dense_bytes,
-        dense_read_bytes=dense_bytes - looked_up,
-        looked_up_bytes=looked_up,
-        head_bytes=_head_bytes(dense),
-        num_heads=config.num_heads,
-        expert_bytes=experts.expert_bytes,
-        slot_bytes=slot_stride(experts),
-        num_moe_layers=len(experts.layers),
-        num_experts=experts.num_experts,
-        top_k=config.top_k,
-        num_layers=config.num_layers,
-        kv_layers=config.kv_layers,
-        windows=tuple(Counter(filter(None, config.kept_windows)).items()),
-        state_bytes=KvCache.state_bytes(config.state_values),
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        hidden_size=config.hidden_size,
-        expert_size=config.expert_size,
-        vocab_size=config.vocab_size,
-        max_context=HfConfig(checkpoint.config, checkpoint.name).integer("max_position_embeddings", 2048),
-    )
-
-
-def _head_bytes(dense: Dense) -> int:
-    layout, parts = dense.layouts["lm_head" if "lm_head" in dense.layouts else "model.embed_tokens"]
-    return sum(parts[suffix].nbytes for suffix in layout.parts)
-
-
-def _check_experts(checkpoint: Checkpoint, config: Any, experts: ExpertMap, form: ExpertFormat) -> None:
-    def mismatch(what: str, found: object, wanted: object) -> EngineError:
-        return EngineError(
-            "checkpoint.experts",
-            f"{checkpoint.name} has {what} {found}, where config.json asks for {wanted}.",
-            "config.json and weights are of different models: get both again.",
-        )
-
-    if experts.layers != config.moe_layers:
-        raise mismatch("experts in layers", list(experts.layers), list(config.moe_layers))
-    if experts.num_experts != config.num_experts:
-        raise mismatch("experts per layer:", experts.num_experts, config.num_experts)
-    if not config.top_k <= config.num_experts:
-        raise mismatch("experts per layer:", experts.num_experts, f"{config.top_k} for each token")
-    wanted = swiglu_shapes(config.hidden_size, config.expert_size)
-    if form.shapes != wanted:
-        raise mismatch("experts shaped", form.shapes, wanted)
 
 
 def _check_vocabulary(source: Source, tokenizer: Tokenizer) -> None:

@@ -128,7 +128,8 @@ def _amount(option: str, text: str) -> int:
 
 def _plan_local(folder: Path, wishes: Wishes, machine: Machine, options: argparse.Namespace) -> Plan:
     """With rates that are measured now where there are none yet."""
-    from engine.engine import inspect, knowledge_of  # here, since it brings torch
+    from engine.engine import knowledge_of  # here, since it brings torch
+    from engine.source import inspect
 
     source, notebook = inspect(folder), Notebook(data_folder(), machine)
     bar = options.make_bar(_STAGE, options.json)
@@ -221,8 +222,9 @@ def _bench(options: argparse.Namespace) -> int:
     deadline, folder = time.monotonic() + _BENCH_SECONDS, find_model(options.model, models_folder())
     from engine.bench_formats import SECONDS as FORMATS_SECONDS
     from engine.bench_formats import measure_formats
-    from engine.engine import inspect, measure
+    from engine.engine import measure
     from engine.kernels.kernels import open_kernels
+    from engine.source import inspect
 
     bar = options.make_bar(_STAGE, options.json)
     try:

@@ -31,7 +31,7 @@ class Parts:
     """What a session runs on. `dense_bytes` is what each pass reads beside the experts, for the meter.
 
     With `rows` the model's embedding is the table of the rows that these hold, and tokens are handed to it by their places
-    there. `dense_link` is where the dense weights lie: RAM or VRAM.
+    there. `dense_link` is where the dense weights lie: RAM or VRAM. `chunk` tokens of a prompt are read at once.
     """
 
     model: Model
@@ -42,6 +42,7 @@ class Parts:
     dense_bytes: int = 0
     rows: RowStore | None = None
     dense_link: Link = Link.RAM
+    chunk: int = PREFILL_CHUNK
 
 
 FallBack = Callable[[str], Parts]
@@ -49,14 +50,13 @@ FallBack = Callable[[str], Parts]
 
 
 class Session:
-    """Tokens that the cache holds, and the logits after them. Not thread-safe. `chunk` tokens of a prompt are read at once.
+    """Tokens that the cache holds, and the logits after them. Not thread-safe.
 
     Where a device is lost it goes on with the parts that `fall_back` gives, and reads its tokens again.
     """
 
-    def __init__(self, parts: Parts, reader: DiskReader, chunk: int | None = None, fall_back: FallBack | None = None) -> None:
+    def __init__(self, parts: Parts, reader: DiskReader, fall_back: FallBack | None = None) -> None:
         self._parts, self._reader, self._fall_back = parts, reader, fall_back
-        self._chunk = chunk or PREFILL_CHUNK
         self.tokens: list[int] = []
         self.recorder: Recorder | None = None  # of routing, for `stoker trace record`
         self._request = -1
@@ -112,7 +112,7 @@ class Session:
         assert len(self.tokens) == self._parts.kv.length, "what is reusable need not be read again"
         logits, records = torch.empty(0), []
         while len(self.tokens) < len(tokens):
-            chunk = tokens[len(self.tokens) : len(self.tokens) + self._chunk]
+            chunk = tokens[len(self.tokens) : len(self.tokens) + self._parts.chunk]
             logits, traffic = self._pass(Phase.PREFILL, chunk, should_stop)
             records.append(traffic)
             self._parts.kv.mark()
@@ -121,8 +121,8 @@ class Session:
 
     def _step(self, token: int, should_stop: Callable[[], bool]) -> tuple[torch.Tensor, Traffic]:
         while lost := self.tokens[self._parts.kv.length :]:
-            self._pass(Phase.PREFILL, lost[: self._chunk], should_stop, is_known=True)
-        if len(self.tokens) % self._chunk == 0:
+            self._pass(Phase.PREFILL, lost[: self._parts.chunk], should_stop, is_known=True)
+        if len(self.tokens) % self._parts.chunk == 0:
             self._parts.kv.mark()
         return self._pass(Phase.DECODE, [token], should_stop)
 

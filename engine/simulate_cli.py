@@ -14,14 +14,16 @@ from typing import Any
 from engine.accelerators import with_devices
 from engine.checkpoint.index import suggested_expert_ram
 from engine.config import Wishes
-from engine.engine import inspect, open_session
 from engine.errors import EngineError
 from engine.experts.lane_costs import Lane
 from engine.experts.vram import Device
 from engine.hardware.probe import probe
 from engine.kernels.kernels import open_kernels
 from engine.meter import Link, Traffic, merged
+from engine.parts import open_parts
 from engine.plan.plan import WITH_VRAM, make_plan
+from engine.session import Session
+from engine.source import inspect
 from engine.tiers.disk import DiskReader
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from engine.units import format_bytes, parse_bytes
@@ -65,7 +67,7 @@ def simulate(folder: Path, simulation: Simulation, wishes: Wishes) -> Outcome:
         raise EngineError("vram.too_small", text, "Give the card more memory, or ask for a shorter context.")
     reader = DiskReader()
     try:
-        session = open_session(source, plan, reader, kernels, devices=[card])
+        session = Session(open_parts(source, plan, reader, kernels, devices=[card]), reader)
         draws = random.Random(0)
         tokens = [draws.randrange(source.footprint.vocab_size) for _ in range(_PROMPT + _TOKENS)]
         session.sync(tokens[:_PROMPT])

@@ -64,9 +64,7 @@ class MissPath:
         self._was_shared = False  # a layer-step of this token, between both lanes
         self._trial: _Trial | None = None
         self._watch: _Watch | None = None
-        self._barred: dict[Split, tuple[int, LaneCosts]] = dict.fromkeys(
-            Split, (0, seed)
-        )  # until which token, and the lanes of then
+        self._barred = dict.fromkeys(Split, (0, seed))  # until which token, and the lanes of then
 
     @property
     def lanes(self) -> LaneCosts:

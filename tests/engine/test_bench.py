@@ -7,11 +7,12 @@ import torch
 
 from engine import bench
 from engine.bench_formats import measure_formats
-from engine.engine import inspect, measure
+from engine.engine import measure
 from engine.errors import EngineError
 from engine.kernels.reference import Reference
 from engine.rates import Rates
 from engine.rehearsal import Rehearsal, drawn_memory
+from engine.source import inspect
 from engine.tiers.disk import DiskReader
 from tests.helpers.tiny import kernels_named, write_mixtral
 from tests.perf.shapes import SHAPES

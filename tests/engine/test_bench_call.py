@@ -11,8 +11,8 @@ import pytest
 from engine import bench_call, scratch
 from engine.bench import Stopped
 from engine.bench_call import run_bench
-from engine.engine import inspect
 from engine.errors import EngineError
+from engine.source import inspect
 from engine.store.web import StoppedError
 
 STEP = "import json, sys, time\ndef tell(**told): print(json.dumps(told), flush=True)\ntell(stage='One', done=1, total=3)\n"

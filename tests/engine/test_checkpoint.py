@@ -15,8 +15,9 @@ from engine.checkpoint.experts import ExpertNames, map_experts
 from engine.checkpoint.index import open_checkpoint
 from engine.checkpoint.safetensors import read_header
 from engine.config import Wishes
-from engine.engine import Engine, inspect
+from engine.engine import Engine
 from engine.errors import EngineError
+from engine.source import inspect
 from tests.helpers.tiny import write_mixtral
 
 WEIGHTS = "model.safetensors"

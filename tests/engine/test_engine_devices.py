@@ -100,7 +100,7 @@ def test_a_card_lost_while_loading_is_as_none(folder: Path, expected: str, monke
     def gone(*_: object) -> None:
         raise DeviceLost("it fell off the bus")
 
-    monkeypatch.setattr("engine.engine.start_lanes", gone)
+    monkeypatch.setattr("engine.parts.start_lanes", gone)
     engine = Engine(folder, Wishes(), open_devices=cards)
     assert "it fell off the bus" in engine.notice
     assert answer(engine)[0] == expected

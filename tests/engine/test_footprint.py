@@ -8,9 +8,9 @@ import pytest
 
 from engine.checkpoint.index import Checkpoint, open_checkpoint
 from engine.checkpoint.safetensors import TensorRef
-from engine.engine import inspect
 from engine.judge import footprint_of, footprint_of_catalogue
 from engine.plan.footprint import Footprint
+from engine.source import inspect
 from engine.store.catalogue import read_catalogue
 from tests.golden.parity import ROWS, make_golden
 from tests.perf import layout

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from engine.config import KvType
-from engine.engine import inspect
 from engine.kv.cache import KvCache
 from engine.meter import Phase
 from engine.plan.footprint import rows_kept
 from engine.session import Cancelled, Session
+from engine.source import inspect
 from tests.golden.parity import ROWS, Golden, differences, differences_in_bf16, make_golden
 from tests.helpers.tiny import kernels_named, session_on
 

@@ -81,7 +81,7 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.filterwarnings("ignore")  # the reference warns about its own affairs
 def test_a_prompt_in_chunks_and_its_reuse(golden: Golden) -> None:
     with session_on(golden.folder) as (session, _):
-        session._chunk = 7
+        session._parts.chunk = 7
 
         def check(logits: torch.Tensor, position: int) -> None:
             assert float((logits - golden.logits[position]).norm() / golden.logits[position].norm()) < 1e-4, position

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from engine.checkpoint.index import open_checkpoint
-from engine.engine import inspect
 from engine.errors import EngineError
 from engine.judge import footprint_of
 from engine.models.stated import end_ids
+from engine.source import inspect
 from tests.golden.parity import make_golden
 from tests.helpers.tiny import write_mixtral
 

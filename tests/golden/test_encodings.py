@@ -3,10 +3,10 @@
 import pytest
 
 from engine.config import KvType
-from engine.engine import inspect
 from engine.errors import EngineError
 from engine.kernels.native import Native
 from engine.kernels.reference import Reference
+from engine.source import inspect
 from tests.golden.parity import ENCODED, Golden, differences, differences_in_bf16, make_golden, measure
 
 pytest.importorskip("transformers", reason="the reference for parity is not installed")

@@ -7,10 +7,10 @@ import pytest
 
 from engine.checkpoint.index import open_checkpoint
 from engine.config import KvType
-from engine.engine import inspect
 from engine.judge import footprint_of
 from engine.kernels.reference import Reference
 from engine.models.registry import SUPPORTED
+from engine.source import inspect
 from tests.golden.parity import ROWS, Golden, make_golden, measure
 from tests.helpers.tiny import kernels_named, session_on
 

@@ -13,15 +13,17 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from engine.config import KvType, Wishes
-from engine.engine import inspect, open_session, plan_for
+from engine.engine import plan_for
 from engine.errors import EngineError
 from engine.experts.policy import Expert
 from engine.experts.vram import Device
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import Native
 from engine.kernels.reference import Reference
+from engine.parts import open_parts
 from engine.protocol import Plan
 from engine.session import FallBack, Session
+from engine.source import inspect
 from engine.tiers.disk import DiskReader
 
 MIXTRAL: dict[str, Any] = {
@@ -121,7 +123,7 @@ def session_on(
     try:
         ours = kernels or Reference()
         yield (
-            open_session(source, plan, reader, ours, heat=heat, room=room, devices=devices, fall_back=fall_back),
+            Session(open_parts(source, plan, reader, ours, heat=heat, room=room, devices=devices), reader, fall_back),
             plan,
         )
     finally:

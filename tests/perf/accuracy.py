@@ -17,14 +17,16 @@ from pathlib import Path
 import torch
 
 from engine.config import KvType, Wishes
-from engine.engine import Engine, inspect, open_session, plan_for
+from engine.engine import Engine, plan_for
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import Native
 from engine.kernels.reference import Reference, dequantise
 from engine.kernels.threads import kernel_threads
 from engine.kernels.weights import Weight
+from engine.parts import open_parts
 from engine.protocol import ChatMessage
 from engine.session import Session
+from engine.source import inspect
 from engine.store.library import find_model, models_folder
 from engine.tiers.disk import DiskReader
 from tests.perf.kernel_errors import LIMITS, kernel_errors
@@ -82,7 +84,8 @@ def compare(folder: Path, name: str, prompt: list[int], positions: int) -> list[
 
 def _open(folder: Path, kernels: Kernels, reader: DiskReader) -> Session:
     source = inspect(folder)
-    return open_session(source, plan_for(source, Wishes(expert_ram="100%", kv_type=KvType.FP32)), reader, kernels)
+    plan = plan_for(source, Wishes(expert_ram="100%", kv_type=KvType.FP32))
+    return Session(open_parts(source, plan, reader, kernels), reader)
 
 
 def _greedy(folder: Path, prompt: list[int], positions: int, kernels: Kernels) -> tuple[list[int], torch.Tensor]:

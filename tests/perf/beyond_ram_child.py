@@ -14,10 +14,13 @@ from typing import Any
 import torch
 
 from engine.config import Wishes
-from engine.engine import inspect, open_session, plan_for
+from engine.engine import plan_for
 from engine.experts.trace import read_trace
 from engine.kernels.kernels import open_kernels
 from engine.meter import Link, Traffic, merged
+from engine.parts import open_parts
+from engine.session import Session
+from engine.source import inspect
 from engine.tiers.disk import DiskReader
 
 _CONTEXT = 512
@@ -85,7 +88,7 @@ def _stoker(job: Job) -> Result:
     plan = plan_for(source, Wishes(expert_ram=job.expert_ram, context=_CONTEXT))
     reader = DiskReader()
     kernels, notice = open_kernels()
-    session = open_session(source, plan, reader, kernels)
+    session = Session(open_parts(source, plan, reader, kernels), reader)
     if job.trace:
         session._parts.experts = _Forced(session._parts.experts, Path(job.trace))  # type: ignore[assignment]
     session.sync(job.prompt)

@@ -16,10 +16,12 @@ from time import perf_counter
 import torch
 
 from engine.config import KvType, Wishes
-from engine.engine import Engine, inspect, open_session, plan_for
+from engine.engine import Engine, plan_for
 from engine.kernels.native import Native
 from engine.kernels.threads import kernel_threads
+from engine.parts import open_parts
 from engine.session import Session
+from engine.source import inspect
 from engine.store.library import find_model, models_folder
 from engine.tiers.disk import DiskReader
 from engine.units import format_bytes
@@ -34,7 +36,7 @@ def _opened(folder: Path, kernels: Native, kv_type: KvType, context: int) -> Ite
     source, reader = inspect(folder), DiskReader()
     try:
         plan = plan_for(source, Wishes(expert_ram="100%", context=context, kv_type=kv_type))
-        yield open_session(source, plan, reader, kernels), plan.kv_bytes
+        yield Session(open_parts(source, plan, reader, kernels), reader), plan.kv_bytes
     finally:
         reader.close()
 

@@ -26,14 +26,16 @@ import torch
 
 from engine.config import Sampling, Wishes
 from engine.demo import build
-from engine.engine import Source, inspect, measure, open_session, plan_for
+from engine.engine import measure, plan_for
 from engine.kernels.kernels import Kernels, open_kernels
+from engine.parts import open_parts
 from engine.plan.locality import UNIFORM, Locality, of_answers
 from engine.plan.predict import decoded, prompt_seconds, resident_share
 from engine.protocol import Plan
 from engine.rates import Rates
 from engine.sample import make_sampler
 from engine.session import Session
+from engine.source import Source, inspect
 from engine.text.tokenizer import Tokenizer
 from engine.tiers.arena import aligned_memory
 from engine.tiers.disk import DiskReader
@@ -137,7 +139,7 @@ class Subject:
     def _session(self, plan: Plan) -> Iterator[Session]:
         reader = DiskReader()
         try:
-            yield open_session(self.source, plan, reader, self.kernels)
+            yield Session(open_parts(self.source, plan, reader, self.kernels), reader)
         finally:
             reader.close()
 

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from engine.config import Wishes
-from engine.engine import Source, inspect, open_session, plan_for
+from engine.engine import plan_for
 from engine.kernels.kernels import open_kernels
+from engine.parts import open_parts
 from engine.session import Session
+from engine.source import Source, inspect
 from engine.tiers.disk import DiskReader
 from tests.perf.job import Job, Logits, child_main
 from tests.perf.routing import record_routing, routing_statistics
@@ -24,7 +26,7 @@ class Stoker:
         self._reader = DiskReader()
         plan = plan_for(self.source, Wishes(expert_ram="100%", context=context))
         self.kernels, self.notice = open_kernels()
-        self.session: Session = open_session(self.source, plan, self._reader, self.kernels)
+        self.session = Session(open_parts(self.source, plan, self._reader, self.kernels), self._reader)
 
     def read(self, tokens: Sequence[int]) -> Logits:
         self.session.rewind(0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.config import KvType, Wishes
-from engine.engine import inspect, open_parts, plan_for
+from engine.engine import plan_for
 from engine.errors import EngineError
 from engine.experts.device_lanes import DeviceLanes
 from engine.experts.miss import Split
@@ -17,7 +17,9 @@ from engine.experts.table import DeviceTable
 from engine.experts.vram import Device
 from engine.kernels.kernels import Kernels
 from engine.meter import Link, Phase, Traffic
+from engine.parts import open_parts
 from engine.session import FallBack, Parts, Session
+from engine.source import inspect
 from engine.tiers.disk import DiskReader
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from tests.helpers.tiny import kernels_named, session_on, write_mixtral

@@ -8,10 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.engine import inspect, open_session
 from engine.experts.run import ExpertRunner
 from engine.kernels.kernels import Kernels
 from engine.meter import Link, Phase, Traffic
+from engine.parts import open_parts
+from engine.session import Session
+from engine.source import inspect
 from engine.tiers.disk import DiskReader
 from tests.helpers.tiny import kernels_named, session_on, write_mixtral
 
@@ -160,7 +162,7 @@ def test_an_embedding_left_on_disk_changes_no_logit(case: Case) -> None:
     kept = replace(plan, dense_bytes=source.footprint.dense_bytes - 1)  # any less than all of them leaves it there
     reader = DiskReader()
     try:
-        session = open_session(source, kept, reader, case.kernels)
+        session = Session(open_parts(source, kept, reader, case.kernels), reader)
         assert session.sync(PROMPT)[1].links[Link.DISK].bytes > 0
         session.rewind(0)
         rows = [session.sync(PROMPT)[0], *(session.step(token)[0] for token in PROMPT[:12])]

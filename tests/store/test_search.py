@@ -12,13 +12,13 @@ import torch
 
 from engine.checkpoint.index import open_checkpoint
 from engine.config import NO_WISHES, Wishes
-from engine.engine import inspect
 from engine.errors import EngineError
 from engine.hardware.machine import Machine
 from engine.judge import Ground, footprint_of, judge_catalogue, judge_entry, plan_facts, read_named
 from engine.models.registry import SUPPORTED
 from engine.protocol import Change, Fit, Gate, HubModel, HubSort, ModelEntry, Verdict
 from engine.shelf import Shelf, stamp_of
+from engine.source import inspect
 from engine.store.catalogue import read_catalogue
 from engine.store.formats import format_name, unread_method
 from engine.store.search import plain_card, read_card, search
