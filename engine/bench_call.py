@@ -5,7 +5,6 @@ import json
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineError
+from engine.hardware.child import module_command
 from engine.store.web import StoppedError
 
-_ROOT = Path(__file__).parents[1]
 _SILENCE_SECONDS = 60.0  # torch from a cold drive takes tens of seconds
 _LIMIT_SECONDS = 120.0
 _GRACE_SECONDS = 2.0
@@ -30,7 +29,7 @@ def run_bench(folder: Path, progress: Progress, is_stopped: Callable[[], bool], 
 
     Raises `EngineError`, and `StoppedError` when told to stop. The child is gone when this returns.
     """
-    process = _start(command or _command(folder))
+    process = _start(command or module_command("engine.bench_child", str(folder)))
     lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
     reader.start()
@@ -69,12 +68,6 @@ def _follow(
         if told.get("is_over"):
             return
         progress(str(told["stage"]), int(told["done"]), int(told["total"]))
-
-
-def _command(folder: Path) -> list[str]:
-    # The folder of this package comes last in the path: nothing beside it may hide a module of Python's own.
-    code = f"import runpy, sys; sys.path.append({str(_ROOT)!r}); runpy.run_module('engine.bench_child', run_name='__main__')"
-    return [sys.executable, "-P", "-c", code, str(folder)]
 
 
 def _start(command: list[str]) -> "subprocess.Popen[bytes]":

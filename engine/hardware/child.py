@@ -26,13 +26,15 @@ class Reply:
     fault: str = ""
 
 
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Runs a module of this package, whose folder comes last in the path: nothing beside it may hide one of Python's own."""
+    code = f"import runpy, sys; sys.path.append({str(_ROOT)!r}); runpy.run_module({module!r}, run_name='__main__')"
+    return [sys.executable, "-P", "-c", code, *arguments]
+
+
 def ask_child(name: str) -> Reply:
     """What the child `name` found; it is killed at its limit, and left behind where the system cannot kill it."""
-    # The folder of this package comes last in the path: nothing beside it may hide a module of Python's own.
-    code = (
-        f"import runpy, sys; sys.path.append({str(_ROOT)!r}); runpy.run_module('engine.hardware.{name}', run_name='__main__')"
-    )
-    return run_child([sys.executable, "-P", "-c", code], LIMIT_SECONDS[name])
+    return run_child(module_command(f"engine.hardware.{name}"), LIMIT_SECONDS[name])
 
 
 def run_child(command: list[str], limit_seconds: float) -> Reply:

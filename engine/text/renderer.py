@@ -3,17 +3,16 @@
 import contextlib
 import json
 import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
 
-_ROOT = Path(__file__).parents[2]
+from engine.hardware.child import module_command
+
 _SECONDS = 5.0  # for one rendering; of the longest conversations it takes some tens of milliseconds
 _START_SECONDS = 60.0  # Python from a cold hard disk
 _BYTES = 512 << 20
@@ -46,11 +45,9 @@ class Renderer:
         return text
 
     def _start(self) -> dict[str, list[str]]:
-        # The folder of this package comes last in the path: nothing beside it may hide a module of Python's own.
-        code = f"import sys; sys.path.append({str(_ROOT)!r}); from engine.text.sandbox import main; main()"
         try:
             self._child = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
+                module_command("engine.text.sandbox"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
