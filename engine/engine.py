@@ -137,10 +137,11 @@ class Engine:
 
         def without_devices(reason: str) -> Parts:
             """In RAM alone, as if there were no card."""
-            self._notices.append(f"The graphics card is not used any more: {reason}.")
             same = replace(wishes, context=self._context)
             self.plan = forecast(probe(), source.footprint, same, self._known, suggested_expert_ram(folder))
-            return open_parts(source, self.plan, self._reader, kernels)
+            parts = open_parts(source, self.plan, self._reader, kernels)
+            self._notices.append(f"The graphics card is not used any more: {reason}.")
+            return parts
 
         used = devices if self.plan.vram_slots else []
         misses = load_misses(self._heat_file) if used and self._heat_file else None
@@ -208,8 +209,8 @@ class Engine:
                     decoded.append(token.traffic)
                 yield token
         finally:
-            if self._heat_file is not None:
-                save_heat(self._heat_file, self.session.heat(), self.session.misses())
+            if self._heat_file is not None and (heat := self.session.heat()):
+                save_heat(self._heat_file, heat, self.session.misses())
             rates = None if self.plan.vram_slots else self._known.rates  # no card's rates are known
             if self._notebook is not None and decoded and rates is not None:
                 self._notebook.note_answer(model_key(self._source.checkpoint), self._judged(decoded, rates))

@@ -52,18 +52,27 @@ FallBack = Callable[[str], Parts]
 class Session:
     """Tokens that the cache holds, and the logits after them. Not thread-safe.
 
-    Where a device is lost it goes on with the parts that `fall_back` gives, and reads its tokens again.
+    Where a device is lost it goes on with the parts that `fall_back` gives, and reads its tokens again. While there are none
+    to be had every request is told so.
     """
 
     def __init__(self, parts: Parts, reader: DiskReader, fall_back: FallBack | None = None) -> None:
-        self._parts, self._reader, self._fall_back = parts, reader, fall_back
+        self._living: Parts | None = parts
+        self._reader, self._fall_back = reader, fall_back
+        self._lost = ""  # what became of the device
+        self.capacity = parts.kv.capacity
         self.tokens: list[int] = []
         self.recorder: Recorder | None = None  # of routing, for `stoker trace record`
         self._request = -1
 
     @property
-    def capacity(self) -> int:
-        return self._parts.kv.capacity
+    def _parts(self) -> Parts:
+        """Raises `EngineError` where a device took them with it and no others can be had yet."""
+        if self._living is None:
+            assert self._fall_back is not None, "it has been asked"
+            self._living = self._fall_back(self._lost)
+            self._fall_back = None
+        return self._living
 
     def reusable(self, tokens: Sequence[int]) -> int:
         """How many leading tokens need not be read again; at least the last one always is, for its logits."""
@@ -72,7 +81,7 @@ class Session:
             if ours != theirs:
                 break
             common += 1
-        return self._parts.kv.reachable(common)
+        return 0 if self._living is None else self._living.kv.reachable(common)
 
     def sync(
         self,
@@ -130,9 +139,7 @@ class Session:
         """Everything that the device held is gone; the tokens are not."""
         if self._fall_back is None:
             raise EngineError("device.lost", f"The graphics device stopped: {lost}.", "Load the model again.") from lost
-        fall_back, self._fall_back = self._fall_back, None
-        del self._parts  # its memory is needed
-        self._parts = fall_back(str(lost))
+        self._living, self._lost = None, str(lost)  # their memory is needed
 
     def rewind(self, length: int) -> None:
         """Forget everything after the first `length` tokens."""
@@ -146,16 +153,16 @@ class Session:
 
     def heat(self) -> dict[Expert, float]:
         """How much each expert was used of late, for the next start."""
-        return self._parts.heat()
+        return {} if self._living is None else self._living.heat()
 
     def misses(self) -> Any:
         """What was learnt of the ways to serve a miss, for the next start; None where there is one way alone."""
-        return self._parts.experts.misses()
+        return None if self._living is None else self._living.experts.misses()
 
     @property
     def notice(self) -> str:
         """A sentence on a part of the memory that helps nobody; empty when all is well."""
-        return self._parts.experts.notice
+        return f"The graphics device stopped: {self._lost}." if self._living is None else self._living.experts.notice
 
     def _pass(
         self, phase: Phase, tokens: Sequence[int], should_stop: Callable[[], bool], *, is_known: bool = False

@@ -304,3 +304,23 @@ def test_memory_that_runs_out_costs_slots(
         assert ours.ids == expected.ids
         assert (Link.VRAM in ours.records[-1].links) == (times == 1)
         assert tier.budget.num_slots < tier.arena.num_slots
+
+
+def test_where_ram_does_not_suffice_either_every_request_is_told(folder: Path, kernels: Kernels) -> None:
+    (card,) = devices(kernels, VRAM)
+
+    def too_little(_: str) -> Parts:
+        raise EngineError("plan.too_little_memory", "model needs 80 GB of memory at least.", "Close other programs.")
+
+    with session_on(folder, None, kernels, devices=[card], vram_slots=6, fall_back=too_little) as (session, _):
+        session.sync(PROMPT)
+        assert isinstance(card.accelerator, SimulatedAccelerator)
+        card.accelerator.lose()
+        for _ in range(2):
+            with pytest.raises(EngineError, match="needs 80 GB"):
+                session.step(5)
+        with pytest.raises(EngineError, match="needs 80 GB"):
+            session.sync(PROMPT)
+        assert session.heat() == {}
+        assert session.misses() is None
+        assert "card 0 is gone" in session.notice
