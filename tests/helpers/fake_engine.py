@@ -169,8 +169,9 @@ class FakeEngine:
         misses = max(0, round(lookups * 0.07 + self.random.uniform(-3, 3)))
         waited_for = next((link for link in ("disk", "pcie") if link in links), None)
         stall = links[waited_for]["seconds"] * 0.5 * self.random.random() if waited_for else 0.0  # part of its busy time
-        return {"phase": phase, "links": links, "hits": lookups - misses, "misses": misses, "stall_seconds": stall,
-                "seconds": seconds, "tokens": tokens}  # fmt: skip
+        in_vram = min(lookups - misses, round(SHARES["vram"] * lookups)) if "vram" in links else 0
+        return {"phase": phase, "links": links, "hits": lookups - misses, "misses": misses, "vram_hits": in_vram,
+                "stall_seconds": stall, "seconds": seconds, "tokens": tokens}  # fmt: skip
 
     def generate(self, request: dict[str, Any]) -> None:
         request_id = request["request_id"]
