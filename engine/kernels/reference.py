@@ -144,15 +144,18 @@ class Reference:
         group = heads // kv_heads
         at_once = max(1, MOST_LOGITS // (group * total))
         y = q.new_empty(count, heads, dim_of(values))
-        for first in range(0, count, at_once):
-            last = min(count, first + at_once)
-            end = total - count + last
-            begin = 0 if window is None else max(0, total - count + first - window + 1)
-            for head in range(kv_heads):
-                own = slice(head * group, (head + 1) * group)
-                seen, mixed = keys[head : head + 1, begin:end], values[head : head + 1, begin:end]
-                own_sinks = None if sinks is None else sinks[own]
-                y[first:last, own] = _attend(q[first:last, own], seen, mixed, scale, window, own_sinks, softcap)
+        for head in range(kv_heads):
+            own = slice(head * group, (head + 1) * group)
+            seen, mixed = (numbers(part[head : head + 1]).to(q.dtype) for part in (keys, values))
+            own_sinks = None if sinks is None else sinks[own]
+            for first in range(0, count, at_once):
+                last = min(count, first + at_once)
+                end = total - count + last
+                begin = 0 if window is None else max(0, total - count + first - window + 1)
+                part = slice(begin, end)
+                y[first:last, own] = _attend(
+                    q[first:last, own], seen[:, part], mixed[:, part], scale, window, own_sinks, softcap
+                )
         return y
 
 
@@ -173,7 +176,9 @@ def _attend(
     if sinks is not None:
         column = sinks.to(q.dtype).view(kv_heads, -1, 1, 1).expand(-1, -1, count, 1)
         logits = torch.cat((logits, column), dim=-1)
-    mixed = torch.einsum("kgts,ksd->tkgd", logits.softmax(dim=-1)[..., :total], values)
+    logits.sub_(logits.amax(dim=-1, keepdim=True)).exp_()
+    logits.div_(logits.sum(dim=-1, keepdim=True))  # softmax in place: they are most of a prompt's workspace
+    mixed = torch.einsum("kgts,ksd->tkgd", logits[..., :total], values)
     return mixed.flatten(1, 2)
 
 
