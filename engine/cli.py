@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.json:
             _print_json({"error": {"code": error.code, "text": error.text, "hint": error.hint}})
         else:
-            print(f"stoker: {error.text}\n{error.hint}".rstrip(), file=sys.stderr)
+            hint = f"{error.hint} {_SIGN_IN}" if "sign in" in error.hint else error.hint
+            print(f"stoker: {error.text}\n{hint}".rstrip(), file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -59,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
 
 
+_SIGN_IN = "To sign in, set HF_TOKEN or run: hf auth login"
 _REPORT = "Run it again with STOKER_DEBUG=1 for the details, and please report them."
 
 

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from engine import bench
 from engine.accelerators import OpenDevices, open_devices, with_devices
 from engine.checkpoint.index import read_json, suggested_expert_ram
+from engine.checkpoint.naming import model_name
 from engine.config import NO_REASONING, Reasoning, Sampling, Wishes, check_sampling
 from engine.errors import EngineError
 from engine.experts.heat import load_heat, load_misses, save_heat
@@ -254,6 +255,6 @@ def _end_ids(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, templat
     file = folder / "generation_config.json"
     ids: set[int] = set()
     for name, values in ((file.name, read_json(file) if file.is_file() else {}), ("config.json", config)):
-        ids |= end_ids(values, name, folder.name)
+        ids |= end_ids(values, name, model_name(folder))
     end = tokenizer.token_id(template.eos_token) if template.eos_token else None
     return frozenset(ids if end is None else ids | {end})

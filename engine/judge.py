@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.checkpoint.experts import map_experts
 from engine.checkpoint.index import Checkpoint, open_checkpoint, suggested_expert_ram
+from engine.checkpoint.naming import model_name
 from engine.config import NO_WISHES, Wishes
 from engine.errors import EngineError
 from engine.hardware.drive import drive_of
@@ -168,7 +169,7 @@ def _read_folder(folder: Path) -> Facts:
     checkpoint = open_checkpoint(folder)
     footprint, unsupported = _footprint_or_why(checkpoint)
     release = Release(str(folder), format_of(checkpoint), checkpoint.nbytes)
-    model = HubModel(folder.name, str(checkpoint.config.get("model_type") or ""), (release,))
+    model = HubModel(model_name(folder), str(checkpoint.config.get("model_type") or ""), (release,))
     files = {ref.file for ref in checkpoint.tensors.values()}
     return Facts(
         model, len(files), 0, footprint, unsupported, folder, model_key(checkpoint), suggested_expert_ram(folder)

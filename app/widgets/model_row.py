@@ -12,7 +12,7 @@ from app.widgets.chip import Chip
 from app.widgets.elided_label import ElidedLabel
 from app.widgets.theme import Theme
 
-SIZE_PX, CHIP_PX, SPEED_PX, ACTION_PX, MENU_PX = 150, 172, 104, 92, 34
+SIZE_PX, CHIP_PX, SPEED_PX, ACTION_PX, MENU_PX = 164, 172, 104, 92, 34
 _FULL_PX, _SPEED_FROM_PX = 760, 660  # below these widths the size goes under the name, and the speed into the tooltip
 
 
@@ -67,7 +67,7 @@ class ModelRow(QFrame):
         return QSize(super().sizeHint().width(), 62)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
+        if self.hasFocus() and event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
             self.opened.emit(self._view.key)
         else:
             super().keyPressEvent(event)

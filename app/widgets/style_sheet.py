@@ -41,7 +41,7 @@ QFrame[kind="rail"] { background: $bg; border: none; border-right: 1px solid $li
 QFrame[kind="divider"] { background: $line; border: none; max-height: 1px; min-height: 1px; }
 
 QPushButton, QToolButton { background: $surface; border: 1px solid $line; border-radius: 8px; padding: 0 12px;
-    min-height: 30px; }
+    min-height: 30px; outline: none; }
 QPushButton:hover, QToolButton:hover { background: $raised; }
 QPushButton:pressed, QPushButton:checked, QToolButton:pressed, QToolButton:checked { background: $selection; }
 QPushButton:disabled, QToolButton:disabled { color: $faint; background: $bg; }

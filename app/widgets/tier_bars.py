@@ -55,7 +55,9 @@ class TierBars(QWidget):
         self._tips.clear()
         is_narrow = self.width() < _NARROW
         name_px = 76 if is_narrow else _NAME_PX
-        right_px = 84 if is_narrow else _RIGHT_PX
+        figures = QFontMetricsF(mono_font(12))
+        bars = [row for row in self._rows if isinstance(row, Bar)]
+        right_px = max([0 if is_narrow else _RIGHT_PX, *(figures.horizontalAdvance(bar.right) + 12 for bar in bars)])
         y = 0.0
         for row in self._rows:
             if isinstance(row, Bar):
@@ -112,8 +114,10 @@ class TierBars(QWidget):
         left += 16
         painter.setFont(ui_font(12))
         painter.setPen(QColor(palette.muted))
-        text = QRectF(left, area.top(), area.right() - left, area.height())
-        painter.drawText(text, Qt.AlignmentFlag.AlignVCenter, line.text)
-        left += QFontMetricsF(ui_font(12)).horizontalAdvance(line.text) + 8
+        metrics = QFontMetricsF(ui_font(12))
+        room = area.right() - left - QFontMetricsF(mono_font(12)).horizontalAdvance(line.rate) - 8
+        text = metrics.elidedText(line.text, Qt.TextElideMode.ElideRight, room)
+        painter.drawText(QRectF(left, area.top(), room, area.height()), Qt.AlignmentFlag.AlignVCenter, text)
+        left += metrics.horizontalAdvance(text) + 8
         painter.setFont(mono_font(12))
         painter.drawText(QRectF(left, area.top(), area.right() - left, area.height()), Qt.AlignmentFlag.AlignVCenter, line.rate)

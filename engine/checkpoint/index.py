@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.checkpoint.naming import model_name
 from engine.checkpoint.safetensors import TensorRef, read_header
 from engine.errors import EngineError
 
@@ -23,7 +24,7 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        return self.folder.name
+        return model_name(self.folder)
 
     @property
     def nbytes(self) -> int:
@@ -46,7 +47,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise EngineError("model.not_found", f"There is no model folder {folder}.", "Check the path, or run: stoker models")
     if not (folder / "config.json").exists() and not any(folder.glob("*.safetensors")):
-        text = f"{folder.name or folder} is no model folder: it has neither config.json nor .safetensors files."
+        text = f"{model_name(folder) or folder} is no model folder: it has neither config.json nor .safetensors files."
         raise EngineError("model.not_found", text, "Give the folder of a checkpoint.")
     config = read_json(folder / "config.json")
     tensors: dict[str, TensorRef] = {}
@@ -73,7 +74,9 @@ def read_json(file: Path) -> dict[str, Any]:
         value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise EngineError(
-            "model.missing_file", f"{file.parent.name} has no {file.name}.", "The download is incomplete: get the model again."
+            "model.missing_file",
+            f"{model_name(file.parent)} has no {file.name}.",
+            "The download is incomplete: get the model again.",
         ) from error
     except OSError as error:
         raise EngineError(
@@ -81,10 +84,12 @@ def read_json(file: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise EngineError(
-            "model.bad_json", f"{file.name} of {file.parent.name} is not valid JSON.", "Get the file again."
+            "model.bad_json", f"{file.name} of {model_name(file.parent)} is not valid JSON.", "Get the file again."
         ) from error
     if not isinstance(value, dict):
-        raise EngineError("model.bad_json", f"{file.name} of {file.parent.name} holds no JSON object.", "Get the file again.")
+        raise EngineError(
+            "model.bad_json", f"{file.name} of {model_name(file.parent)} holds no JSON object.", "Get the file again."
+        )
     return value
 
 
@@ -105,14 +110,16 @@ def _weight_files(folder: Path, weight_map: dict[str, str] | None) -> list[Path]
         if missing:
             raise EngineError(
                 "model.missing_file",
-                f"{folder.name} lacks {len(missing)} of {len(wanted)} weight files, first {missing[0]}.",
+                f"{model_name(folder)} lacks {len(missing)} of {len(wanted)} weight files, first {missing[0]}.",
                 "The download is incomplete: get the model again.",
             )
         return sorted(wanted)
     if not present:
         other = next((file.name for file in folder.iterdir() if file.suffix in (".gguf", ".bin", ".pt", ".pth")), None)
         reason = f"only {other}, which Stoker does not read" if other else "no .safetensors file"
-        raise EngineError("model.missing_file", f"{folder.name} has {reason}.", "Get the safetensors release of this model.")
+        raise EngineError(
+            "model.missing_file", f"{model_name(folder)} has {reason}.", "Get the safetensors release of this model."
+        )
     _check_shard_count(folder, present)
     return present
 
@@ -123,11 +130,11 @@ def _weight_map(folder: Path) -> dict[str, str] | None:
         return None
     weight_map = read_json(folder / _INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise EngineError("model.bad_json", f"{_INDEX} of {folder.name} has no weight_map.", "Get the file again.")
+        raise EngineError("model.bad_json", f"{_INDEX} of {model_name(folder)} has no weight_map.", "Get the file again.")
     outside = next((name for name in weight_map.values() if Path(name).name != name or len(name) > 250), None)
     if outside is not None:
         raise EngineError(
-            "model.bad_json", f"{_INDEX} of {folder.name} points outside the folder: {outside}.", "Get the file again."
+            "model.bad_json", f"{_INDEX} of {model_name(folder)} points outside the folder: {outside}.", "Get the file again."
         )
     return weight_map
 
@@ -139,7 +146,7 @@ def _check_shard_count(folder: Path, present: list[Path]) -> None:
     if len(totals) == 1 and (total := totals.pop()) > len(numbered):
         raise EngineError(
             "model.missing_file",
-            f"{folder.name} has {len(numbered)} of {total} weight files.",
+            f"{model_name(folder)} has {len(numbered)} of {total} weight files.",
             "The download is incomplete: get the model again.",
         )
 

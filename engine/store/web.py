@@ -213,7 +213,8 @@ def refusal(status: int, code: str, has_token: bool, path: str) -> EngineError:
         text = f"{repo} is given only to those who accept its terms (403)."
         hint = f"Accept them at https://huggingface.co/{repo}, then resume."
         if not has_token:
-            text, hint = f"{repo} is given only to those who sign in and accept its terms (401).", f"{hint} {_SIGN_IN}"
+            text = f"{repo} is given only to those who sign in and accept its terms (401)."
+            hint = f"Accept them at https://huggingface.co/{repo}, sign in, then resume."
         return EngineError("hub.gated", text, hint)
     if code == "RevisionNotFound":
         return EngineError("hub.no_revision", f"{repo} has no such revision (404).", "Leave the revision out, or check it.")
@@ -225,12 +226,9 @@ def refusal(status: int, code: str, has_token: bool, path: str) -> EngineError:
     if status == 401 and has_token and code != "RepoNotFound":
         return EngineError("hub.bad_token", f"The Hub refuses the access token for {repo} (401).", "Enter a new token.")
     if code == "RepoNotFound" or status in (401, 404):
-        hint = "Check the name." if has_token else f"Check the name. If it is private: {_SIGN_IN}"
+        hint = "Check the name." if has_token else "Check the name. If it is private, sign in."
         return EngineError("hub.no_repo", f"There is no model {repo} on the Hub, or it is private ({status}).", hint)
     return EngineError("hub.refused", f"The Hub refuses {name} of {repo} (status {status}).", "Try again later.")
-
-
-_SIGN_IN = "Set HF_TOKEN, or run: hf auth login"
 
 
 def tls_context() -> ssl.SSLContext:

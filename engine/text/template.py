@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.checkpoint.index import read_json
+from engine.checkpoint.naming import model_name
 from engine.config import NO_REASONING, Reasoning
 from engine.errors import EngineError
 from engine.protocol import ChatMessage, ReasoningChoices
@@ -31,7 +32,7 @@ class ChatTemplate:
     def __init__(self, folder: Path) -> None:
         """Raises `EngineError` where there is no template or it does not compile."""
         config = _settings(folder / _CONFIG)
-        self._name = folder.name
+        self._name = model_name(folder)
         self._special = _special(config, _settings(folder / _MAP))
         self._tokens = special_texts(folder)
         self._source = _source(folder, config)
@@ -126,7 +127,7 @@ def _source(folder: Path, config: dict[str, Any]) -> _Source:
     beside = f"; there are others for {', '.join(others)}" if others else ""
     raise EngineError(
         "model.missing_template",
-        f"{folder.name} has no chat template ({_FILE}, or chat_template in {_CONFIG}{beside}).",
+        f"{model_name(folder)} has no chat template ({_FILE}, or chat_template in {_CONFIG}{beside}).",
         "It may be a base model: get the instruct or chat release.",
     )
 

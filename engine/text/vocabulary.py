@@ -12,6 +12,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.checkpoint.index import read_json
+from engine.checkpoint.naming import model_name
 from engine.errors import EngineError
 from engine.text.special import special_tokens
 
@@ -58,7 +59,9 @@ def tokenizer_json(folder: Path) -> str:
     file = vocabulary_file(folder)
     if not file.is_file():
         raise EngineError(
-            "model.missing_file", f"{folder.name} has no {file.name}.", "The download is incomplete: get the model again."
+            "model.missing_file",
+            f"{model_name(folder)} has no {file.name}.",
+            "The download is incomplete: get the model again.",
         )
     try:
         return file.read_text(encoding="utf-8") if file.name == "tokenizer.json" else _converted(_ranked(file))
@@ -81,7 +84,7 @@ def special_texts(folder: Path) -> tuple[str, ...]:
 
 
 def bad_vocabulary(folder: Path, error: Exception) -> EngineError:
-    text = f"{vocabulary_file(folder).name} of {folder.name} cannot be used: {error or type(error).__name__}."
+    text = f"{vocabulary_file(folder).name} of {model_name(folder)} cannot be used: {error or type(error).__name__}."
     return EngineError("model.bad_tokenizer", text, "Get the file again.")
 
 

@@ -200,3 +200,10 @@ def test_new_problem_replaces_the_old_one(qtbot: QtBot, services: Services) -> N
     assert "<b>Second</b>" in [label.text() for label in banner.findChildren(QLabel)]
     QTest.keyClick(banner, Qt.Key.Key_Escape)
     assert not banner.isVisible()
+
+
+@pytest.mark.parametrize("key", [Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space])
+def test_the_keyboard_presses_the_button_that_has_the_focus(qtbot: QtBot, window: MainWindow, key: Qt.Key) -> None:
+    rail(window)[1].setFocus()
+    qtbot.keyClick(rail(window)[1], key)
+    assert window.current_page is window._pages["two"]

@@ -316,7 +316,7 @@ def test_downloads_say_how_far_each_is_and_why_not(downloads: DownloadsPage) -> 
     assert said[0] == "openai/gpt-oss-120b: 21.8 of 65.3 GB · 84.0 MB/s · 9 min left · shard 6 of 15"
     assert any("12.4 GB more are needed" in words for words in said)
     assert any("Verified · 13.8 GB" in words for words in said)
-    assert downloads._summary.text().startswith("5 downloads, 99.8 GB to go")
+    assert downloads._summary.text().startswith("5 downloads, 99.8 GB to go, 2 stopped · into ")
     assert button(job_row(downloads, "maker/Gated"), "Sign in…")
     assert button(job_row(downloads, "Qwen/Qwen3-30B"), "Resume")
 

@@ -76,10 +76,16 @@ class DownloadsPage(QWidget):
     def _summary_text(self) -> str:
         jobs = self._jobs.items
         left = sum(job.total_bytes - job.done_bytes for job in jobs)
+        stopped = sum(job.state is DownloadState.FAILED for job in jobs)
+        counts = [
+            format_count(len(jobs), "download"),
+            f"{format_bytes(left)} to go" if left else "",
+            f"{stopped} stopped" if stopped else "",
+        ]
         place = self._services.settings.download_folder or "the Hugging Face cache"
         limit = self._services.settings.download_limit
         parts = [
-            f"{format_count(len(jobs), 'download')}, {format_bytes(left)} to go" if jobs else "",
+            ", ".join(filter(None, counts)) if jobs else "",
             f"into {place}" if jobs else f"Downloads go into {place}",
         ]
         return " · ".join(filter(None, [*parts, f"at most {limit} MB/s" if limit else ""]))

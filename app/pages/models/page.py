@@ -66,6 +66,7 @@ class ModelsPage(QWidget):
         self._banner = ErrorBanner(theme, self)
         self._notice = ErrorBanner(theme, self, is_quiet=True)
         self._rows, self._jobs = RowsModel(self), RowsModel(self)
+        self._shares: dict[str, int] = {}  # percent that has arrived, by repository, as shown last
         self._list = RowList(self._rows, lambda parent: ModelRow(theme, self._open, parent), self)
         self._job_list = RowList(self._jobs, lambda parent: ProgressRow(theme, self._job_view, parent), self)
         self._empty = EmptyState(self)
@@ -275,7 +276,13 @@ class ModelsPage(QWidget):
         self._jobs_title.setVisible(bool(jobs))
 
     def _advanced(self, repo: str) -> None:
-        """A few times a second: the bar alone."""
+        """A few times a second: the bar alone, and the rows where a percentage on a button has changed."""
+        job = self._services.downloads.job(repo)
+        share = 100 * job.done_bytes // max(job.total_bytes, 1) if job is not None else 0
+        if share != self._shares.get(repo):
+            self._shares[repo] = share
+            self._show()
+            return
         self._show_jobs()
         row = next((number for number, job in enumerate(self._jobs.items) if job.repo == repo), -1)
         if row >= 0:

@@ -10,6 +10,8 @@ from app.core.row import RowView
 from app.core.verdicts import FIT_COLORS, FIT_WORDS, best_release, bytes_text, gain_text, size_text, speed_text, subtitle
 from engine.protocol import DownloadJob, DownloadState, Failed, HubModel, ModelEntry, ModelState, Progress, Release, Verdict
 
+_OPEN = (DownloadState.RUNNING, DownloadState.WAITING)
+
 
 @dataclass(frozen=True, slots=True)
 class Deeds:
@@ -69,9 +71,11 @@ def entry_row(
         chip, color, words = f"At work{share}", "accent", "Its files are being read; you can stop that at any time."
     elif job is not None and job.state is not DownloadState.DONE and entry.state is ModelState.ARRIVING:
         words = job_words(job, None).text
+        if job.state in _OPEN:
+            chip, color = "Downloading", "accent"
     return RowView(
         entry.path, entry.name, words, entry_size(entry), chip, color, speed_text(entry.verdict),
-        f"{STATE_HINTS[entry.state]}\n{entry.path}", _entry_actions(entry, deeds, is_busy=is_busy),
+        f"{STATE_HINTS[entry.state]}\n{entry.path}", _entry_actions(entry, job, deeds, is_busy=is_busy),
     )  # fmt: skip
 
 
@@ -102,12 +106,14 @@ def _job_word(job: DownloadJob) -> str:
     return {DownloadState.PAUSED: "Paused", DownloadState.FAILED: "Failed"}.get(job.state, "Waiting")
 
 
-def _entry_actions(entry: ModelEntry, deeds: Deeds, *, is_busy: bool) -> tuple[Action, ...]:
+def _entry_actions(entry: ModelEntry, job: DownloadJob | None, deeds: Deeds, *, is_busy: bool) -> tuple[Action, ...]:
     if is_busy:
         return (("Stop", lambda: deeds.stop(entry)),)
     actions: list[Action] = []
     if not entry.problem:
         actions.append(("Run", lambda: deeds.run(entry)))
+    elif job is not None and job.state in _OPEN:
+        actions.append((_job_word(job), deeds.downloads))
     elif entry.state in (ModelState.DAMAGED, ModelState.ARRIVING) and entry.repo:
         actions.append(("Repair" if entry.state is ModelState.DAMAGED else "Continue", lambda: deeds.get(entry.repo)))
     elif entry.state is ModelState.AWAY:
