@@ -122,7 +122,8 @@ def measure(
     head_seconds = subject.footprint.head_bytes / dense_gbps / 1e9
     missed = [pool.misses / rehearsal.num_layers * subject.experts.expert_bytes / disk_gbps / 1e9 for pool in decoded]
     return Rates(
-        ram_gbps=rehearsal.memory.nbytes / median(passes) / 1e9, disk_gbps=disk_gbps, fresh_gbps=min(fresh_gbps, disk_gbps),
+        ram_gbps=max(rehearsal.memory.nbytes / median(passes) / 1e9, expert_gbps * faster),  # as much has been read, for one
+        disk_gbps=disk_gbps, fresh_gbps=min(fresh_gbps, disk_gbps),
         expert_gbps=expert_gbps * faster, dense_gbps=dense_gbps * faster, kv_gbps=kv_gbps,
         layer_seconds=max(0.0, layers[0] - by_bytes),
         token_seconds=max(0.0, outside - head_seconds) + _sampler_seconds(subject),

@@ -120,7 +120,10 @@ class Desk:
             case AddDownload(_, repo, revision, folder):
                 self._jobs.add(repo, revision, folder)
             case EditDownload(_, repo, action, position):
-                self._edit(repo, action, position)
+                if action is DownloadAction.DELETE:
+                    remove.cancel(self._jobs, self._records, repo, delete=True)
+                else:
+                    self._jobs.edit(repo, action, position)
             case LimitDownloads(_, bytes_per_second):
                 self._throttle.bytes_per_second = bytes_per_second
             case RunDownloads():
@@ -142,13 +145,6 @@ class Desk:
             case _:
                 raise EngineError("protocol.unexpected", f"{type(request).__name__} is not a request of this child.")
         return Downloads(request_id, self._jobs.all())
-
-    def _edit(self, repo: str, action: DownloadAction, position: int) -> None:
-        """Deleting waits until whoever works on the job has let go."""
-        self._jobs.edit(repo, action, position)
-        if action is DownloadAction.DELETE:
-            with self._jobs.held(repo, _END_SECONDS):
-                remove.delete_partial(self._records, repo)
 
     def _run(self, request: RunDownloads) -> None:
         from engine.store.patience import Patience

@@ -37,10 +37,11 @@ def add_verbs(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.Argu
     """`make_bar` takes a title and whether to be silent."""
     pull = add_verb(verbs, "pull", "download a model from the Hugging Face Hub, or go on with a download", _pull)
     pull.add_argument("repo", nargs="?", help="maker/model; without it the queue of downloads is worked through")
-    pull.add_argument("--revision", default="main", help="branch, tag or commit (main)")
+    pull.add_argument("--revision", help="branch, tag or commit (main)")
     pull.add_argument("--folder", default="", metavar="DIR", help="put it below this folder instead of the Hugging Face cache")
     pull.add_argument("--limit", metavar="AMOUNT", help="at most so much per second, such as 5MB")
     pull.add_argument("--verify", action="store_true", help="first compare what is there with its checksums")
+    pull.add_argument("--cancel", choices=("keep", "delete"), help="give it up; what has arrived stays, or goes")
     pull.set_defaults(make_bar=make_bar)
 
     models = add_verb(verbs, "models", "list the models on this computer", _models)
@@ -70,6 +71,8 @@ def _pull(options: argparse.Namespace) -> int:
     from engine.store.run import Bench, run_job, run_queue
     from engine.store.web import Line, tls_context
 
+    if options.cancel:
+        return _cancel(options)
     limit = 0 if options.limit is None else _rate(options.limit)
     logging.getLogger("filelock").setLevel(logging.WARNING)
     jobs, bar = Jobs(data_folder()), options.make_bar("Downloading", options.json)
@@ -84,7 +87,8 @@ def _pull(options: argparse.Namespace) -> int:
         if options.repo is None:
             run_queue(bench)
             return _tell_queue(jobs.all(), options.json, stopped.is_set())
-        job = jobs.add(options.repo, options.revision, options.folder)
+        _check_same(jobs.find(options.repo), options.revision, options.folder)
+        job = jobs.add(options.repo, options.revision or "main", options.folder)
         if options.verify:
             _verify_all(job.repo, bar)
         ended = run_job(bench, job.repo)
@@ -94,6 +98,33 @@ def _pull(options: argparse.Namespace) -> int:
     if stopped.is_set() and ended is not None and ended.state is not DownloadState.DONE:
         jobs.edit(job.repo, DownloadAction.PAUSE)
     return _tell_job(jobs.find(job.repo), options.json)
+
+
+def _check_same(job: DownloadJob | None, revision: str | None, folder: str) -> None:
+    """A download goes on with the place and the revision that it began with. Raises `EngineError` for others."""
+    if job is None or job.state is DownloadState.DONE or not job.done_bytes:
+        return
+    is_other = bool(folder) and str(Path(folder).expanduser().absolute()) != job.folder
+    if is_other or (revision is not None and revision != job.revision):
+        text = f"{job.repo} is under way: {job.revision} into {job.folder or 'the Hugging Face cache'}."
+        hint = f"Go on with: stoker pull {job.repo}, or give it up first: stoker pull {job.repo} --cancel delete"
+        raise EngineError("download.under_way", text, hint)
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    from engine.store.jobs import Jobs
+    from engine.store.remove import cancel
+
+    if options.repo is None:
+        raise EngineError("cli.cancel", "No download is named.", "Name it: stoker pull maker/model --cancel keep")
+    jobs, records = Jobs(data_folder()), Records(data_folder())
+    cancel(jobs, records, options.repo, delete=options.cancel == "delete")
+    if options.json:
+        _print_json({"downloads": [dataclasses.asdict(job) for job in jobs.all()]})
+    else:
+        rest = "What had arrived is deleted." if options.cancel == "delete" else "What has arrived stays."
+        print(f"{options.repo} is no longer among the downloads. {rest}")
+    return 0
 
 
 def _rate(text: str) -> int:
@@ -181,7 +212,7 @@ def _models(options: argparse.Namespace) -> int:
         text = f"--{asked[0]} and --{asked[1]} are given together."
         raise EngineError("cli.actions", text, "Give one of them at a time.")
     if options.add:
-        add_folder(Path(options.add), records)
+        _add(Path(options.add).expanduser().absolute(), records)
     if options.forget:
         records.forget_folder(Path(options.forget).expanduser().absolute())
     if options.verify:
@@ -224,6 +255,12 @@ def _move(records: Records, name: str, folder: str, bar: Bar) -> None:
     record = _record_of(records, name)
     with Jobs(data_folder()).held(record.repo):
         move(records, record, Path(folder), lambda done, total: bar.show_stage("Moving", done, total), lambda: False)
+
+
+def _add(folder: Path, records: Records) -> None:
+    add_folder(folder, records)
+    if not any(Path(entry.path).is_relative_to(folder) for entry in list_models(models_folder(), SUPPORTED)):
+        print(f"There is no model in {folder} yet; it is watched from now on.", file=sys.stderr)
 
 
 def _record_of(records: Records, name: str) -> Record:

@@ -4,8 +4,11 @@ import os
 from pathlib import Path
 
 from engine.errors import EngineError
-from engine.protocol import ModelState
+from engine.protocol import DownloadAction, ModelState
+from engine.store.jobs import Jobs
 from engine.store.records import Record, Records
+
+_END_SECONDS = 5.0  # a download that is told to end has let go by then
 
 
 def record_for(records: Records, name: str) -> Record:
@@ -47,6 +50,14 @@ def remove(records: Records, record: Record) -> tuple[list[Path], int]:
         raise EngineError("store.remove", text, "Close what uses it, and try again.") from error
     records.drop(record)
     return found, nbytes
+
+
+def cancel(jobs: Jobs, records: Records, repo: str, *, delete: bool) -> None:
+    """Take a download off the queue. Deleting waits until whoever works on it has let go. Raises `EngineError`."""
+    jobs.edit(repo, DownloadAction.DELETE if delete else DownloadAction.CANCEL)
+    if delete:
+        with jobs.held(repo, _END_SECONDS):
+            delete_partial(records, repo)
 
 
 def delete_partial(records: Records, repo: str) -> None:

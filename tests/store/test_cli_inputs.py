@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from engine.cli import main
+from engine.protocol import DownloadState
+from engine.store.jobs import Jobs
 from tests.helpers.host_client import ROOT
 from tests.helpers.tiny import write_mixtral
 
@@ -74,6 +77,33 @@ def test_one_action_at_a_time(at_home: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("limit", ["0", "0.001KB", ""])
 def test_a_rate_at_which_nothing_comes_is_refused(at_home: Path, capsys: pytest.CaptureFixture[str], limit: str) -> None:
     _error(capsys, "pull", "maker/model", "--limit", limit)
+
+
+def test_a_download_under_way_is_not_led_elsewhere_in_silence(
+    at_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = Jobs(at_home.parent)
+    jobs.add("maker/model", "main", "")
+    jobs.update("maker/model", lambda job: replace(job, state=DownloadState.PAUSED, done_bytes=5, total_bytes=9))
+    for other in (("--folder", str(tmp_path)), ("--revision", "old")):
+        found = _error(capsys, "pull", "maker/model", *other)
+        assert "main into the Hugging Face cache" in found["text"]
+        assert "--cancel" in found["hint"]
+    assert main(["pull", "maker/model", "--cancel", "delete", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"downloads": []}
+    assert "not among the downloads" in _error(capsys, "pull", "maker/model", "--cancel", "keep")["text"]
+    assert "Name it" in _error(capsys, "pull", "--cancel", "keep")["hint"]
+
+
+def test_an_empty_folder_is_added_and_said_to_be_empty(
+    at_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert main(["models", "--add", str(empty), "--json"]) == 0
+    assert f"no model in {empty} yet" in capsys.readouterr().err
+    assert main(["models", "--add", str(at_home), "--json"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT to one process")
