@@ -3,25 +3,29 @@
 import queue
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
-import torch
-
+from engine.bench_pieces import (
+    BATCHES,
+    ROWS,
+    Clock,
+    attention_rates,
+    dense_gbps,
+    expert_gbps,
+    on_cpu,
+    read_seconds,
+    sampler_seconds,
+)
 from engine.checkpoint.experts import ExpertMap
-from engine.config import Sampling
 from engine.experts.bind import ExpertBinder
 from engine.experts.policy import Expert
 from engine.experts.table import SlotTable
-from engine.kernels.kept import DTYPES
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import ExpertTable
-from engine.kernels.weights import Weight
-from engine.plan.footprint import attention_macs
 from engine.rates import Curve, Rates
 from engine.rehearsal import PROMPT_LAYERS, RECALL, Rehearsal, Steps, Subject, layer_matrices, small_parts
-from engine.sample import make_sampler
 from engine.tiers.arena import RamArena, run_bases, slot_stride
 from engine.tiers.disk import DiskReader
 
@@ -30,46 +34,21 @@ _CACHE_BYTES = 128 << 20  # beyond most desktops' last-level cache, so that RAM 
 _IN_FLIGHT = 8
 _MISS_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _ROUNDS = 3  # so that a mood of the computer falls on all of it
-_ROWS = (2, 4, 8, 16, 32, 64)
-_BATCHES = (16, 64, 512)
 _LEAST_SECONDS = 1e-6  # of a token's layers: below, the clock saw nothing
-_LONG_CONTEXT = 8192
-_QUERIES = 128
-_LOGIT_SPREAD = 4.0  # of trained models, roughly: a flat distribution takes the sampler much longer
-_FIXED_PARTS = 1 + len(_ROWS) + 2 + len(_BATCHES)
+_FIXED_PARTS = 1 + len(ROWS) + 2 + len(BATCHES)
 _ROUND_LEFT = 0.8  # of the last round's time, for another one
 _ROUND_PARTS = 4 + len(_MISS_SHARES)
+_PARTS = _FIXED_PARTS + _ROUNDS * _ROUND_PARTS
 
 
-class Stopped(Exception):  # noqa: N818 - an outcome, not an error
-    """Whoever asked for the measurement gave it up."""
-
-
-class _Clock:
-    """Shares out what is left of the time, and tells how far it is."""
-
-    def __init__(self, seconds: float, progress: Callable[[int, int], None], should_stop: Callable[[], bool]) -> None:
-        self._deadline = time.perf_counter() + seconds
-        self._progress, self._should_stop = progress, should_stop
-        self._done, self._total = 0, _FIXED_PARTS + _ROUNDS * _ROUND_PARTS
-
-    def part(self) -> float:
-        """Seconds of the next piece. Raises `Stopped`."""
-        if self._should_stop():
-            raise Stopped
-        self._progress(self._done, self._total)
-        left = self._total - self._done
-        self._done += 1
-        return max(0.0, self._deadline - time.perf_counter()) / left
-
-    def rounds(self) -> Iterator[None]:
-        """As many as there is time for: one in any case, since without it there are no rates."""
-        for number in range(_ROUNDS):
-            begun = time.perf_counter()
-            yield
-            ended = time.perf_counter()
-            if number + 1 < _ROUNDS and self._deadline - ended < _ROUND_LEFT * (ended - begun):
-                return
+def _rounds(clock: Clock) -> Iterator[None]:
+    """As many as there is time for: one in any case, since without it there are no rates."""
+    for number in range(_ROUNDS):
+        begun = time.perf_counter()
+        yield
+        ended = time.perf_counter()
+        if number + 1 < _ROUNDS and clock.seconds_left < _ROUND_LEFT * (ended - begun):
+            return
 
 
 def measure(
@@ -88,23 +67,23 @@ def measure(
     At most `memory_limit` bytes are taken, and given back. `recall` is the share of guesses that the next layer asks for.
     Raises `EngineError` and `Stopped`.
     """
-    clock = _Clock(seconds, progress, should_stop)
+    clock, cpu = Clock(seconds, _PARTS, progress, should_stop), on_cpu(kernels)
     arena, drawn = _drawn_experts(subject)
     fresh_gbps, disk_gbps = _disk_gbps(subject.experts, arena, drawn, reader, clock.part())
     table, first_seconds = _bound(subject, arena, drawn, kernels)
-    by_rows = tuple((float(rows), _expert_gbps(subject, table, 8, rows, kernels, clock.part())) for rows in _ROWS)
-    kv_gbps, gmacs = _attention(subject, kernels, clock)
+    by_rows = tuple((float(rows), expert_gbps(subject, table, range(len(table)), 8, rows, cpu, clock.part())) for rows in ROWS)
+    kv_gbps, gmacs = attention_rates(subject.footprint, cpu, clock.part)
     rehearsal = Rehearsal(subject, reader, kernels, memory_limit, recall)
     matrices = layer_matrices(subject.dense, rehearsal.weights, rehearsal.num_layers)
     block_bytes = sum(weight.data.nbytes for weight in matrices)
     first_layers = layer_matrices(subject.dense, rehearsal.weights, min(PROMPT_LAYERS, rehearsal.num_layers))
     prompt_bytes = sum(weight.data.nbytes for weight in first_layers)
-    prompts = [rehearsal.prompt(count, clock.part()) for count in _BATCHES]
+    prompts = [rehearsal.prompt(count, clock.part()) for count in BATCHES]
     passes, experts, dense, around, decoded = [], [], [], [], [_Pool() for _ in _MISS_SHARES]
-    for _ in clock.rounds():
-        passes += _read_seconds(rehearsal.memory, kernels, clock.part())
-        experts.append(_expert_gbps(subject, table, subject.footprint.top_k, 1, kernels, clock.part()))
-        dense.append(_dense_gbps(matrices, kernels, clock.part()))
+    for _ in _rounds(clock):
+        passes += read_seconds(rehearsal.memory, cpu, clock.part())
+        experts.append(expert_gbps(subject, table, range(len(table)), subject.footprint.top_k, 1, cpu, clock.part()))
+        dense.append(dense_gbps(matrices, cpu, clock.part()))
         around += rehearsal.around(clock.part() / 2)
         rehearsal.begin()
         for pool, share in zip(decoded, _MISS_SHARES, strict=True):
@@ -112,23 +91,23 @@ def measure(
     outside = median(around)
     by_tokens = tuple(
         (float(count), prompt_bytes / max(1e-6, seconds - outside) / 1e9)
-        for count, seconds in zip(_BATCHES, prompts, strict=True)
+        for count, seconds in zip(BATCHES, prompts, strict=True)
     )
-    expert_gbps, dense_gbps = median(experts), median(dense)
+    of_experts, of_dense = median(experts), median(dense)
     layers = [max(_LEAST_SECONDS, pool.seconds - outside) / rehearsal.num_layers for pool in decoded]
-    by_bytes = block_bytes / rehearsal.num_layers / dense_gbps / 1e9
-    by_bytes += subject.footprint.top_k * subject.experts.expert_bytes / expert_gbps / 1e9
+    by_bytes = block_bytes / rehearsal.num_layers / of_dense / 1e9
+    by_bytes += subject.footprint.top_k * subject.experts.expert_bytes / of_experts / 1e9
     faster = max(1.0, by_bytes / layers[0])  # than the kernels by themselves, on a computer that changes within seconds
-    head_seconds = subject.footprint.head_bytes / dense_gbps / 1e9
+    head_seconds = subject.footprint.head_bytes / of_dense / 1e9
     missed = [pool.misses / rehearsal.num_layers * subject.experts.expert_bytes / disk_gbps / 1e9 for pool in decoded]
     return Rates(
-        ram_gbps=max(rehearsal.memory.nbytes / median(passes) / 1e9, expert_gbps * faster),  # as much has been read, for one
+        ram_gbps=max(rehearsal.memory.nbytes / median(passes) / 1e9, of_experts * faster),  # as much has been read, for one
         disk_gbps=disk_gbps, fresh_gbps=min(fresh_gbps, disk_gbps),
-        expert_gbps=expert_gbps * faster, dense_gbps=dense_gbps * faster, kv_gbps=kv_gbps,
+        expert_gbps=of_experts * faster, dense_gbps=of_dense * faster, kv_gbps=kv_gbps,
         layer_seconds=max(0.0, layers[0] - by_bytes),
-        token_seconds=max(0.0, outside - head_seconds) + _sampler_seconds(subject),
+        token_seconds=max(0.0, outside - head_seconds) + sampler_seconds(subject.footprint.vocab_size),
         first_seconds=first_seconds, overlap=_overlap(layers, missed), attention_gmacs=gmacs,
-        experts_by_rows=((1.0, expert_gbps), *by_rows), dense_by_tokens=((1.0, dense_gbps), *by_tokens),
+        experts_by_rows=((1.0, of_experts), *by_rows), dense_by_tokens=((1.0, of_dense), *by_tokens),
         expert_bytes=subject.experts.expert_bytes, seconds=time.time(),
     )  # fmt: skip
 
@@ -208,73 +187,3 @@ def _bound(subject: Subject, arena: RamArena, drawn: list[Expert], kernels: Kern
     for slot, expert in enumerate(drawn):
         table.bind(slot, expert)
     return table, (time.perf_counter() - begun) / len(drawn)
-
-
-def _expert_gbps(subject: Subject, table: ExpertTable, count: int, rows: int, kernels: Kernels, seconds: float) -> float:
-    """Weight bytes per second of `count` experts in one call with so many rows each, one group of experts after the other."""
-    count, math = min(count, len(table)), subject.config.math
-    tokens = rows if rows > 1 else 1
-    x, weights = torch.randn(tokens, subject.footprint.hidden_size), torch.ones(tokens, count)
-    times: list[float] = []
-    begun, first = time.perf_counter(), 0
-    while time.perf_counter() - begun < seconds or len(times) < 2:
-        slots = (torch.arange(first, first + count, dtype=torch.int32) % len(table)).expand(tokens, count).contiguous()
-        entered = time.perf_counter()
-        kernels.moe(table, x, slots, None, weights, math)
-        times.append(time.perf_counter() - entered)
-        first += count
-    return count * subject.experts.expert_bytes / median(times) / 1e9
-
-
-def _dense_gbps(matrices: Sequence[Weight], kernels: Kernels, seconds: float) -> float:
-    """One token through the matrices of some layers, one after the other."""
-    inputs = {weight.cols: torch.randn(1, weight.cols) for weight in matrices}
-    times: list[float] = []
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < seconds or len(times) < 2:
-        entered = time.perf_counter()
-        for weight in matrices:
-            kernels.linear(inputs[weight.cols], weight)
-        times.append(time.perf_counter() - entered)
-    return sum(weight.data.nbytes for weight in matrices) / median(times) / 1e9
-
-
-def _attention(subject: Subject, kernels: Kernels, clock: _Clock) -> tuple[float, float]:
-    """GB/s of keys and values for one token over a long context, and 1e9 multiply-adds per second of a batch over it."""
-    shape = subject.footprint
-    size = (shape.num_kv_heads, _LONG_CONTEXT, shape.head_dim)
-    keys, values = (torch.randn(size).to(DTYPES[shape.kv_type]) for _ in range(2))
-    one = _attention_seconds(torch.randn(1, shape.heads, shape.head_dim), keys, values, kernels, clock.part())
-    many = _attention_seconds(torch.randn(_QUERIES, shape.heads, shape.head_dim), keys, values, kernels, clock.part())
-    return 2 * keys.nbytes / one / 1e9, attention_macs(_QUERIES, _LONG_CONTEXT, shape.heads, shape.head_dim) / many / 1e9
-
-
-def _attention_seconds(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kernels: Kernels, seconds: float) -> float:
-    times: list[float] = []
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < seconds or len(times) < 2:
-        entered = time.perf_counter()
-        kernels.attention(q, keys, values)
-        times.append(time.perf_counter() - entered)
-    return median(times)
-
-
-def _sampler_seconds(subject: Subject) -> float:
-    sampler, logits = make_sampler(Sampling()), _LOGIT_SPREAD * torch.randn(subject.footprint.vocab_size)
-    times = []
-    for _ in range(5):
-        entered = time.perf_counter()
-        sampler(logits, ())
-        times.append(time.perf_counter() - entered)
-    return median(times)
-
-
-def _read_seconds(memory: torch.Tensor, kernels: Kernels, seconds: float) -> list[float]:
-    """Of passes over all of it with every thread."""
-    times: list[float] = []
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < seconds or len(times) < 2:
-        entered = time.perf_counter()
-        kernels.read(memory)
-        times.append(time.perf_counter() - entered)
-    return times

@@ -22,9 +22,7 @@ from engine.protocol import ModelState
 from engine.store.library import data_folder, list_models, models_folder
 
 _SECONDS = 13.0  # with the start of the tensor library and a scratch file; a slow drive writes that for longer
-_LEAST_SECONDS = 5.0  # of links and layers
-_FORMATS_SHARE = 8  # parts of progress for them
-_START, _LAYERS, _FORMATS = "Starting the kernels", "Drive, memory and layers", "Kernels for each format"
+_START = "Starting the kernels"
 _log = logging.getLogger(__name__)
 
 
@@ -38,6 +36,9 @@ class _Teller:
             print(json.dumps(fields), file=self._out, flush=True)
         except OSError:
             os._exit(1)  # nobody listens any more
+
+    def tell_stage(self, stage: str, done: int, total: int) -> None:
+        self.tell(stage=stage, done=done, total=total)
 
 
 def main(folder: Path) -> int:
@@ -60,31 +61,22 @@ def _watch(stopped: threading.Event) -> None:
 
 def _measure(folder: Path, teller: _Teller, stopped: threading.Event) -> None:
     deadline = time.monotonic() + _SECONDS
-    from engine.bench import Stopped
-    from engine.bench_formats import SECONDS as FORMATS_SECONDS
-    from engine.bench_formats import measure_formats
-    from engine.engine import measure
-    from engine.kernels.kernels import open_kernels
+    from engine.bench_pieces import Stopped
+    from engine.measure import measure_all
     from engine.scratch import scratch_model
     from engine.source import inspect
 
-    kernels, notebook = open_kernels()[0], Notebook(data_folder(), probe())
-
-    def step(done: int, total: int) -> None:
-        teller.tell(stage=_LAYERS, done=done, total=total + _FORMATS_SHARE)
+    notebook = Notebook(data_folder(), probe())
 
     def measured(model: Path) -> bool:
         """False where its experts are too large to be measured here."""
-        source = inspect(model)
         try:
-            seconds = max(_LEAST_SECONDS, deadline - time.monotonic() - FORMATS_SECONDS)
-            rates = measure(source, kernels, seconds, step, stopped.is_set)
+            measure_all(inspect(model), folder, notebook, deadline, teller.tell_stage, stopped.is_set)
         except EngineError as error:
             if error.code != "bench.memory":
                 raise
             _log.info("%s", error)
             return False
-        notebook.note_rates(source.footprint, folder, rates)
         return True
 
     try:
@@ -93,10 +85,6 @@ def _measure(folder: Path, teller: _Teller, stopped: threading.Event) -> None:
                 if not measured(model):
                     text = "Too little memory is free to measure this computer."
                     raise EngineError("bench.memory", text, "Close other programs.")
-        teller.tell(stage=_FORMATS, done=9, total=10)
-        curves = measure_formats(kernels, stopped.is_set)
-        if not stopped.is_set():
-            notebook.note_kernels(curves)
     except Stopped:
         return
 

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
 
-from engine.kernels.kernels import Kernels
+from engine.bench_pieces import Place
+from engine.kernels.gpu.kernels import words_of
 from engine.kernels.native import ExpertTable
 from engine.kernels.weights import Format, ScaleType, Weight
 from engine.rates import Curve
@@ -23,7 +25,7 @@ def _bf16(memory: torch.Tensor, rows: int, cols: int) -> Weight:
 
 
 def _fp8(memory: torch.Tensor, rows: int, cols: int) -> Weight:
-    scales = torch.full((rows // 128 * (cols // 128),), 0.01).view(torch.uint8)
+    scales = torch.full((rows // 128 * (cols // 128),), 0.01, device=memory.device).view(torch.uint8)
     return Weight(Format.E4M3, rows, cols, memory, cols, ScaleType.F32, scales, cols // 32, 4, 128, 128)
 
 
@@ -57,7 +59,7 @@ _MAKERS: dict[str, tuple[Callable[[torch.Tensor, int, int], Weight], float]] = {
 
 
 def measure_formats(
-    kernels: Kernels, should_stop: Callable[[], bool] = lambda: False, seconds: float = SECONDS
+    place: Place, should_stop: Callable[[], bool] = lambda: False, seconds: float = SECONDS
 ) -> dict[str, Curve]:
     """GB/s of weights by rows per expert, for each format, in that many seconds; those measured so far when told to stop."""
     found: dict[str, Curve] = {}
@@ -66,34 +68,36 @@ def measure_formats(
         if should_stop():
             break
         share = max(0.0, deadline - time.perf_counter()) / (len(_MAKERS) - len(found))
-        found[name] = _measure(kernels, make, int(weight_bytes * _HIDDEN * _INNER), share)
+        found[name] = _measure(place, make, int(weight_bytes * _HIDDEN * _INNER), share)
     return found
 
 
-def _measure(kernels: Kernels, make: Callable[[torch.Tensor, int, int], Weight], matrix_bytes: int, seconds: float) -> Curve:
+def _measure(place: Place, make: Callable[[torch.Tensor, int, int], Weight], matrix_bytes: int, seconds: float) -> Curve:
     deadline = time.perf_counter() + seconds
     stride = -(-matrix_bytes // 64) * 64
     count = max(_TOP_K, _CACHE_BYTES // (3 * stride))
-    memory = drawn_memory(3 * count * stride).view(3 * count, stride)
+    memory = drawn_memory(3 * count * stride).view(3 * count, stride).to(place.device)
     table = ExpertTable(count)
     for slot in range(count):
         gate, up, down = memory[3 * slot : 3 * slot + 3]
         table.set(slot, make(gate, _INNER, _HIDDEN), make(up, _INNER, _HIDDEN), make(down, _HIDDEN, _INNER))
+    if place.device.type != "cpu":
+        table.words = words_of(table, place.device)
     curve = []
     for done, rows in enumerate(_ROWS):
         share = max(0.0, deadline - time.perf_counter()) / (len(_ROWS) - done)
-        curve.append((float(rows), 3 * _TOP_K * matrix_bytes / _seconds(kernels, table, count, rows, share) / 1e9))
+        curve.append((float(rows), 3 * _TOP_K * matrix_bytes / _seconds(place, table, count, rows, share) / 1e9))
     return tuple(curve)
 
 
-def _seconds(kernels: Kernels, table: ExpertTable, count: int, rows: int, seconds: float) -> float:
-    x, weights = torch.randn(rows, _HIDDEN), torch.ones(rows, _TOP_K)
+def _seconds(place: Place, table: ExpertTable, count: int, rows: int, seconds: float) -> float:
+    x = torch.randn(rows, _HIDDEN, device=place.device)
+    weights = torch.ones(rows, _TOP_K, device=place.device)
     times: list[float] = []
     begun, first = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds or len(times) < 2:
-        slots = (torch.arange(first, first + _TOP_K, dtype=torch.int32) % count).expand(rows, _TOP_K).contiguous()
-        entered = time.perf_counter()
-        kernels.moe(table, x, slots, None, weights)
-        times.append(time.perf_counter() - entered)
+        chosen = torch.arange(first, first + _TOP_K, dtype=torch.int32) % count
+        slots = chosen.expand(rows, _TOP_K).contiguous().to(place.device)
+        times.append(place.seconds_of(partial(place.kernels.moe, table, x, slots, None, weights)))
         first += _TOP_K
     return median(times)

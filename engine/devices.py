@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from engine.card_rates import Lane, LaneCosts
 from engine.checkpoint.experts import ExpertMap
 from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder, ExpertFormat
 from engine.experts.device_lanes import DeviceLanes
-from engine.experts.lane_costs import Lane, LaneCosts
 from engine.experts.miss import MissPath
 from engine.experts.run import ExpertRunner
 from engine.experts.vram import Device, VramTier

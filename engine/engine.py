@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from engine import bench
 from engine.accelerators import OpenDevices, open_devices, with_devices
 from engine.checkpoint.index import read_json, suggested_expert_ram
 from engine.checkpoint.naming import model_name
@@ -17,18 +16,18 @@ from engine.experts.trace import Geometry, Recorder
 from engine.generate import Limits, Token, generate
 from engine.hardware.drive import drive_of
 from engine.hardware.probe import probe
-from engine.kernels.kernels import Kernels, open_kernels
+from engine.kernels.kernels import open_kernels
 from engine.knowledge import Answer, Notebook, kind_of, model_key
+from engine.measure import knowledge_of
 from engine.meter import Phase, Traffic
 from engine.models.stated import end_ids
 from engine.parts import LoadProgress, open_parts
-from engine.plan.forecast import Knowledge, forecast
-from engine.plan.plan import ENGINE_USES, WITH_VRAM, make_plan, reserve_bytes
-from engine.plan.predict import NO_CORRECTION, resident_share
+from engine.plan.forecast import forecast
+from engine.plan.plan import make_plan
+from engine.plan.predict import Hits, resident_share
 from engine.plan.predict import decoded as predict_token
 from engine.protocol import ChatMessage, Plan, ReasoningChoices
 from engine.rates import Rates
-from engine.rehearsal import RECALL
 from engine.sample import make_sampler
 from engine.session import Parts, Session
 from engine.source import Source, inspect
@@ -45,51 +44,6 @@ _LONGEST_TOKEN = 64  # characters; a text beyond that many for each token of con
 def plan_for(source: Source, wishes: Wishes) -> Plan:
     """The plan on this machine now, without a prediction. Raises `EngineError` with the nearest plan that works."""
     return make_plan(probe(), source.footprint, wishes, suggested_expert_ram(source.checkpoint.folder))
-
-
-def measure(
-    source: Source,
-    kernels: Kernels,
-    seconds: float = bench.SECONDS,
-    progress: Callable[[int, int], None] = lambda *_: None,
-    should_stop: Callable[[], bool] = lambda: False,
-    recall: float = RECALL,
-) -> Rates:
-    """This computer's rates for a model's format and sizes, before anything of it is loaded.
-
-    Raises `EngineError` and `bench.Stopped`.
-    """
-    machine, reader = probe(), DiskReader()
-    try:
-        limit = machine.ram_available - reserve_bytes(machine)
-        return bench.measure(source, reader, kernels, limit, seconds, progress, should_stop, recall)
-    finally:
-        reader.close()
-
-
-def knowledge_of(
-    source: Source,
-    notebook: Notebook | None,
-    kernels: Kernels | None = None,
-    progress: Callable[[int, int], None] = lambda *_: None,
-) -> Knowledge:
-    """What a forecast needs: rates noted earlier, or else measured now. Loads nothing. Raises `EngineError`."""
-    folder, footprint = source.checkpoint.folder, source.footprint
-    known = Knowledge()
-    if notebook is not None:
-        known = notebook.knowledge(footprint, folder, model_key(source.checkpoint))
-        if not notebook.should_measure(footprint, folder):
-            return known
-    seconds = bench.SHORT_SECONDS if notebook is None else bench.SECONDS
-    try:
-        rates = measure(source, kernels or open_kernels()[0], seconds, progress)
-    except EngineError as error:
-        if error.code != "bench.memory":
-            raise
-        return replace(known, rates=None, unknown=error.text.rstrip("."))
-    if notebook is not None:
-        notebook.note_rates(footprint, folder, rates)
-    return replace(known, rates=rates, unknown="", correction=NO_CORRECTION)
 
 
 class Engine:
@@ -117,11 +71,10 @@ class Engine:
         self._end_ids = _end_ids(folder, source.checkpoint.config, self._tokenizer, self._template)
         _check_vocabulary(source, self._tokenizer)
         machine = probe()
-        self._source, self._notebook = source, None if data is None else Notebook(data, machine)
         devices, devices_notice = open_devices(machine)
-        uses = WITH_VRAM if devices else ENGINE_USES
-        machine = with_devices(machine, devices) if devices else machine
-        plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder), uses)
+        machine = with_devices(machine, devices)
+        self._source, self._notebook = source, None if data is None else Notebook(data, machine)
+        plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder))
         self._context, self._rows = plan.context, source.footprint.vocab_size
         if first_messages:
             self.encode(first_messages, reasoning)
@@ -131,15 +84,16 @@ class Engine:
         self._heat_file = None if self._notebook is None else self._notebook.heat_file(model_key(source.checkpoint))
         heat = load_heat(self._heat_file, source.experts.layers, source.experts.num_experts) if self._heat_file else None
         self._known = knowledge_of(
-            source, self._notebook, kernels, lambda done, total: progress("Measuring this computer", done, total)
-        )
-        self.plan = forecast(machine, source.footprint, wishes, self._known, suggested_expert_ram(folder), uses)
+            source, self._notebook, kernels, lambda done, total: progress("Measuring this computer", done, total),
+            devices[0] if plan.vram_slots else None,
+        )  # fmt: skip
+        self.plan = forecast(machine, source.footprint, wishes, self._known, suggested_expert_ram(folder))
         self._reader = DiskReader()
 
         def without_devices(reason: str) -> Parts:
             """In RAM alone, as if there were no card."""
             same = replace(wishes, context=self._context)
-            self.plan = forecast(probe(), source.footprint, same, self._known, suggested_expert_ram(folder))
+            self.plan = forecast(with_devices(probe(), []), source.footprint, same, self._known, suggested_expert_ram(folder))
             parts = open_parts(source, self.plan, self._reader, kernels)
             self._notices.append(f"The graphics card is not used any more: {reason}.")
             return parts
@@ -212,7 +166,7 @@ class Engine:
         finally:
             if self._heat_file is not None and (heat := self.session.heat()):
                 save_heat(self._heat_file, heat, self.session.misses())
-            rates = None if self.plan.vram_slots else self._known.rates  # no card's rates are known
+            rates = None if self.plan.predicted is None else self._known.rates
             if self._notebook is not None and decoded and rates is not None:
                 self._notebook.note_answer(model_key(self._source.checkpoint), self._judged(decoded, rates))
 
@@ -220,8 +174,11 @@ class Engine:
         """An answer's tokens beside what was foretold for the hit rate that they had."""
         lookups = max(1, sum(record.hits + record.misses for record in records))
         hit_rate = sum(record.hits for record in records) / lookups
+        in_vram = sum(record.vram_hits for record in records) / lookups
+        card = self._known.card if self.plan.vram_slots else None
         context = max(0, len(self.session.tokens) - len(records) // 2)
-        told = predict_token(self.plan, self._source.footprint, rates, hit_rate, context).seconds
+        hits = Hits(in_vram, hit_rate)
+        told = predict_token(self.plan, self._source.footprint, rates, hits, context, card).seconds
         seconds = sum(record.seconds for record in records) / len(records)
         share, kind = resident_share(self.plan), str(kind_of(self._source.footprint))
         return Answer(share, hit_rate, seconds / told, len(records), kind, time.time(), 1 / seconds)

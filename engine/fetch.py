@@ -22,9 +22,7 @@ from engine.hardware.drive import drive_of
 from engine.hardware.probe import probe_all
 from engine.host import Wire
 from engine.judge import Ground, judge_catalogue, judge_entry, look_around, plan_facts, read_named
-from engine.meter import Link
 from engine.models.registry import SUPPORTED
-from engine.plan.plan import ENGINE_USES
 from engine.protocol import (
     PROTOCOL_VERSION,
     AddDownload,
@@ -137,7 +135,7 @@ class Desk:
                 return self._browse(request)
             case ProbeMachine(_, folders):
                 where = map(Path, folders) if folders else watched_folders(self.models, self._records)
-                return MachineFacts(request_id, probe_all(where), Link.VRAM in ENGINE_USES)
+                return MachineFacts(request_id, probe_all(where))
             case ReadRates(_, folder):
                 return _rates(request_id, look_around(self.data, folder))
             case MeasureMachine(_, folder):

@@ -1,9 +1,9 @@
 """What is known of this computer and of a model's answers on it: two small files in the data folder. Measures nothing.
 
-`rates.json` keeps rates by machine, drive, and kind of model: its weight format and sizes, since small matrices are computed
-at other rates than large ones. `answers.json` keeps what each answer's prediction was worth. Rates are trusted until three
-answers in a row of that kind were a quarter slower, or a fifth faster, than they foretell: the next load measures again.
-Smaller errors correct a model's next prediction and widen its range.
+`rates.json` keeps rates by machine, drive or graphics card, and kind of model: its weight format and sizes, since small
+matrices are computed at other rates than large ones. `answers.json` keeps what each answer's prediction was worth. Rates are
+trusted until three answers in a row of that kind were a quarter slower, or a fifth faster, than they foretell: the next load
+measures again. Smaller errors correct a model's next prediction and widen its range.
 """
 
 import logging
@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 from zlib import crc32
 
+from engine.card_rates import CardRates
 from engine.checkpoint.index import Checkpoint
 from engine.errors import EngineError
 from engine.experts.heat import load_heat
@@ -86,11 +87,18 @@ def fingerprint(machine: Machine) -> str:
     return f"{crc32(repr(facts).encode()):08x}"
 
 
+def main_card(machine: Machine) -> str:
+    """The name of the usable card with most memory free, which holds the dense weights; empty where there is none."""
+    cards = [gpu for gpu in machine.gpus if gpu.is_usable]
+    return max(cards, key=lambda gpu: gpu.vram_free or 0).name if cards else ""
+
+
 class Notebook:
     """Both files. Reading never raises: what cannot be read is not known. Writing never stands in the way of an answer."""
 
     def __init__(self, data: Path, machine: Machine) -> None:
         self.data, self._machine = data, fingerprint(machine)
+        self._card = main_card(machine)
 
     def rates(self, footprint: Footprint, folder: Path) -> tuple[Rates | None, str]:
         """For such a model on the drive of a folder, and why there are none.
@@ -140,6 +148,34 @@ class Notebook:
     def note_kernels(self, curves: Mapping[str, Curve]) -> None:
         self._edit(_RATES, "kernels", {name: [list(point) for point in curve] for name, curve in curves.items()})
 
+    def note_card(self, footprint: Footprint, card: str, rates: CardRates) -> None:
+        self._edit(_RATES, "cards", {f"{kind_of(footprint)}|{card}": rates.to_json()})
+
+    def note_card_kernels(self, card: str, curves: Mapping[str, Curve]) -> None:
+        self._edit(_RATES, "card_kernels", {card: {name: [list(point) for point in curve] for name, curve in curves.items()}})
+
+    def card(self, footprint: Footprint, card: str) -> tuple[CardRates | None, str]:
+        """For such a model on the graphics card of that name, by the nearest one of its format; and why there are none."""
+        kind, found = kind_of(footprint), dict[Kind, CardRates]()
+        for name, value in _object(self._of_machine(_RATES).get("cards")).items():
+            label, _, on = name.partition("|")
+            other, rates = _kind(label), CardRates.from_json(value)
+            if on == card and other is not None and rates is not None:
+                found[other] = rates
+        if not found:
+            return None, "the graphics card has not been measured yet"
+        nearest = found[min(found, key=kind.distance)]
+        if any(other.weight_format == kind.weight_format for other in found):
+            return nearest, ""
+        curve = _curve(_object(_object(self._of_machine(_RATES).get("card_kernels")).get(card)).get(kind.weight_format))
+        if curve is not None:
+            return replace(nearest, expert_gbps=curve[0][1], experts_by_rows=curve), ""
+        return None, f"the graphics card has not been measured with {kind.weight_format or 'this format'} yet"
+
+    def should_measure_card(self, footprint: Footprint, card: str) -> bool:
+        """There are none of its kind's own."""
+        return f"{kind_of(footprint)}|{card}" not in _object(self._of_machine(_RATES).get("cards"))
+
     def should_measure(self, footprint: Footprint, folder: Path) -> bool:
         """There are no rates of its kind's own, or answers disagree with them."""
         kind = kind_of(footprint)
@@ -168,12 +204,13 @@ class Notebook:
     def knowledge(self, footprint: Footprint, folder: Path, model: str = "") -> Knowledge:
         """All that a forecast needs. `model` is a model's key, by which its answers and its heat are kept."""
         rates, unknown = self.rates(footprint, folder)
+        card, unknown_card = self.card(footprint, self._card)
         answers = self.answers(model) if model else []
         since = rates.seconds if rates is not None else 0.0
         locality = _locality(answers, footprint, self.heat_file(model) if model else None)
         speeds = tuple((answer.share, answer.tokens_per_second) for answer in answers[-_JUDGED:])
         later = [answer for answer in answers if answer.seconds > since]
-        return Knowledge(rates, unknown, locality, correction_of(later), speeds)
+        return Knowledge(rates, unknown, card, unknown_card, locality, correction_of(later), speeds)
 
     def _answers(self) -> dict[str, list[Answer]]:
         found = _object(self._of_machine(_ANSWERS).get("answers"))

@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from engine.card_rates import CardRates
 from engine.checkpoint.index import suggested_expert_ram
 from engine.config import KvType, Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Gpu, GpuKind, Machine
 from engine.hardware.probe import probe, probe_all
-from engine.knowledge import Notebook
+from engine.knowledge import Notebook, main_card
 from engine.meter import Link
 from engine.plan.forecast import fit_of, forecast
-from engine.plan.plan import ENGINE_USES, WITH_VRAM
 from engine.protocol import Plan, Tier
 from engine.rates import Rates
 from engine.store.library import data_folder, find_model, models_folder
@@ -29,7 +29,6 @@ Run = Callable[[argparse.Namespace], int]
 LINK_NAMES = {Link.VRAM: "VRAM", Link.PCIE: "PCIe", Link.RAM: "RAM", Link.DISK: "disk"}
 _STAGE = "Measuring this computer"
 _BENCH_SECONDS = 13.5  # with the start of the tensor library; another second is Python's and the terminal's
-_LEAST_SECONDS = 3.0
 _LEAST_MEMORY, _MOST_MEMORY = 100 * MB, 1000 * TB
 
 
@@ -110,7 +109,8 @@ def _supposed(machine: Machine, options: argparse.Namespace) -> Machine:
         size = _amount("--ram", options.ram)
         machine = replace(machine, ram_total=max(size, machine.ram_total), ram_available=size, is_capped=False)
     if options.vram is not None:
-        machine = replace(machine, gpus=(Gpu("a graphics card", GpuKind.NVIDIA, vram_free=_amount("--vram", options.vram)),))
+        cards = [gpu for gpu in machine.gpus if gpu.name == main_card(machine)] or [Gpu("a graphics card", GpuKind.NVIDIA)]
+        machine = replace(machine, gpus=(replace(cards[0], vram_free=_amount("--vram", options.vram)),))
     return machine
 
 
@@ -128,15 +128,14 @@ def _amount(option: str, text: str) -> int:
 
 def _plan_local(folder: Path, wishes: Wishes, machine: Machine, options: argparse.Namespace) -> Plan:
     """With rates that are measured now where there are none yet."""
-    from engine.engine import knowledge_of  # here, since it brings torch
+    from engine.measure import knowledge_of  # here, since it brings torch
     from engine.source import inspect
 
     source, notebook = inspect(folder), Notebook(data_folder(), machine)
     bar = options.make_bar(_STAGE, options.json)
     known = knowledge_of(source, notebook, progress=lambda done, total: bar.show_stage(_STAGE, done, total))
     bar.end()
-    uses = WITH_VRAM if options.vram else ENGINE_USES
-    return forecast(machine, source.footprint, wishes, known, suggested_expert_ram(folder), uses)
+    return forecast(machine, source.footprint, wishes, known, suggested_expert_ram(folder))
 
 
 def _plan_remote(name: str, wishes: Wishes, machine: Machine, options: argparse.Namespace) -> Plan:
@@ -149,9 +148,7 @@ def _plan_remote(name: str, wishes: Wishes, machine: Machine, options: argparse.
     line = Line(default_access(), tls_context(), Patience(stall_seconds=15, retries=1), Throttle())
     footprint, nbytes = remote_footprint(line, name, lambda: False)
     ground = replace(look_around(data_folder(), ""), machine=machine)
-    plan = forecast(
-        ground.machine_here, footprint, wishes, ground.knowledge(footprint), uses=WITH_VRAM if options.vram else ENGINE_USES
-    )
+    plan = forecast(ground.machine_here, footprint, wishes, ground.knowledge(footprint))
     if nbytes > ground.free_bytes:
         more = format_bytes(nbytes - ground.free_bytes)
         plan = replace(plan, notes=(*plan.notes, f"It takes {format_bytes(nbytes)} to download: the drive needs {more} more."))
@@ -220,29 +217,26 @@ def _bench(options: argparse.Namespace) -> int:
     if options.simulate is not None:
         return _simulate(options)
     deadline, folder = time.monotonic() + _BENCH_SECONDS, find_model(options.model, models_folder())
-    from engine.bench_formats import SECONDS as FORMATS_SECONDS
-    from engine.bench_formats import measure_formats
-    from engine.engine import measure
-    from engine.kernels.kernels import open_kernels
+    from engine.measure import measure_all
     from engine.source import inspect
 
     bar = options.make_bar(_STAGE, options.json)
     try:
-        source, kernels, notebook = inspect(folder), open_kernels()[0], Notebook(data_folder(), probe())
-        seconds = max(_LEAST_SECONDS, deadline - time.monotonic() - FORMATS_SECONDS)
-        rates = measure(source, kernels, seconds, lambda done, total: bar.show_stage(_STAGE, done, total))
-        curves = measure_formats(kernels, seconds=min(FORMATS_SECONDS, deadline - time.monotonic()))
+        source = inspect(folder)
+        found = measure_all(source, folder, Notebook(data_folder(), probe()), deadline, bar.show_stage)
     finally:
         bar.end()
-    notebook.note_rates(source.footprint, folder, rates)
-    notebook.note_kernels(curves)
     if options.json:
-        formats = {name: dict(curve)[1.0] for name, curve in curves.items()}
-        found = {"model": source.checkpoint.name, "rates": rates.to_json(), "formats_gbps": formats}
-        print(json.dumps(found, allow_nan=False))
+        by_format = {name: dict(curve)[1.0] for name, curve in found.formats.items()}
+        cards = {name: rates.to_json() for name, rates in found.cards.items()}
+        told = {"model": source.checkpoint.name, "rates": found.rates.to_json(), "formats_gbps": by_format, "cards": cards}
+        print(json.dumps(told, allow_nan=False))
         return 0
-    print("\n".join(f"{label:12} {text}" for label, text in bench_rows(source.footprint.weight_format, rates)))
-    print(f"{'Formats':12} " + ", ".join(f"{name} {curve[0][1]:.1f}" for name, curve in curves.items()) + " GB/s, one token")
+    formats = ", ".join(f"{name} {curve[0][1]:.1f}" for name, curve in found.formats.items())
+    rows = [*bench_rows(source.footprint.weight_format, found.rates), ("Formats", f"{formats} GB/s, one token")]
+    for name, rates in found.cards.items():
+        rows += card_rows(name, rates)
+    print("\n".join(f"{label:12} {text}" for label, text in rows))
     return 0
 
 
@@ -256,3 +250,11 @@ def bench_rows(weight_format: str, rates: Rates) -> Iterator[tuple[str, str]]:
     yield "A layer", f"{rates.layer_seconds * 1e6:.0f} µs beyond its bytes"
     yield "A token", f"{rates.token_seconds * 1e3:.1f} ms beyond its layers"
     yield "Overlap", ", ".join(f"{x:.1f}→{y:.1f}" for x, y in rates.overlap) + " (drive / computing → both / computing)"
+
+
+def card_rows(name: str, rates: CardRates) -> Iterator[tuple[str, str]]:
+    yield name, f"{rates.vram_gbps:.0f} GB/s of its memory, experts {rates.expert_gbps:.0f}, dense {rates.dense_gbps:.0f}"
+    yield "Its layers", f"{rates.layer_seconds * 1e6:.0f} µs beyond their bytes, {rates.token_seconds * 1e3:.1f} ms a token"
+    link, cpu = rates.lanes.link, rates.lanes.cpu
+    yield "Gathering", f"{link.each * 1e6:.0f} µs an expert and {link.fixed * 1e6:.0f} µs a step"
+    yield "The CPU", f"{cpu.each * 1e6:.0f} µs an expert and {cpu.fixed * 1e6:.0f} µs a step"

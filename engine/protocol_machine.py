@@ -43,7 +43,6 @@ class MeasureMachine:
 class MachineFacts:
     request_id: int
     machine: Machine
-    uses_graphics: bool = False  # whether this version computes on graphics cards
 
 
 @dataclass(frozen=True, slots=True)

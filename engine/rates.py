@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from math import exp, isfinite, log
+from math import exp, inf, log
 from typing import Any
 
 from engine.meter import Link
@@ -45,13 +45,11 @@ class Rates:
         speeds = (self.ram_gbps, self.disk_gbps, self.fresh_gbps, self.expert_gbps, self.dense_gbps, self.kv_gbps,
                   self.attention_gmacs)  # fmt: skip
         fixed = (self.layer_seconds, self.token_seconds, self.first_seconds)
-        curves = (self.experts_by_rows, self.dense_by_tokens, self.overlap)
         return (
             all(is_speed(value) for value in speeds)
             and all(0 <= value < _LONGEST_SECONDS for value in fixed)
-            and all(curve and all(isfinite(x) and is_speed(y) for x, y in curve) for curve in curves)
-            and all(x >= 1 for curve in curves[:2] for x, _ in curve)
-            and all(early[0] < late[0] for curve in curves for early, late in pairwise(curve))
+            and all(is_curve(curve, 1.0) for curve in (self.experts_by_rows, self.dense_by_tokens))
+            and is_curve(self.overlap, 0.0)
         )
 
     def together(self, compute_seconds: float, disk_seconds: float) -> float:
@@ -84,6 +82,15 @@ class Rates:
 def is_speed(value: float) -> bool:
     """GB/s, or any figure of that size, which may stand in a division."""
     return 1e-4 < value < 1e6
+
+
+def is_curve(curve: Curve, least: float) -> bool:
+    """Ascending from that size on, and every value a speed or a figure of that size."""
+    return (
+        bool(curve)
+        and all(least <= x < inf and is_speed(y) for x, y in curve)
+        and all(early[0] < late[0] for early, late in pairwise(curve))
+    )
 
 
 _LONGEST_SECONDS = 10.0  # that a layer, a token or an expert may cost beyond its bytes

@@ -18,10 +18,12 @@ from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder, ExpertFormat
 from engine.experts.budget import SlotBudget
 from engine.experts.cache import ExpertCache
+from engine.experts.device_lanes import DeviceLanes
 from engine.experts.lanes import CpuLane
 from engine.experts.policy import Expert, Heat
 from engine.experts.run import ExpertRunner
 from engine.experts.table import SlotTable
+from engine.experts.vram import Device, VramTier
 from engine.kernels.kernels import Kernels
 from engine.kernels.weights import Weight
 from engine.kv.cache import KvCache
@@ -41,6 +43,8 @@ _POSITIONS = 256  # of context, in which steps are repeated
 _BATCH = 512
 _TILE_BYTES = 8 << 20
 _PAGE = 4096
+_LONG_SECONDS = 60.0  # for some experts
+_OF_CARD = 0.8  # of its free memory, the rest is for what the kernels take
 PROMPT_LAYERS = 4  # of a prompt's batch, which is bound by computing: one of each kind where kinds alternate
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -95,14 +99,25 @@ def drawn_memory(size: int) -> torch.Tensor:
 class Rehearsal:
     """`decode` and `prompt` time passes over the first `num_layers` layers; with 0 layers there is only what surrounds them.
 
-    Raises `EngineError` where memory is refused or an expert cannot be read.
+    With a card the model runs there, and the experts that are asked for are in its memory. Raises `EngineError` where memory is
+    refused or an expert cannot be read.
     """
 
     def __init__(
-        self, subject: Subject, reader: DiskReader, kernels: Kernels, memory_limit: int, recall: float = RECALL
+        self,
+        subject: Subject,
+        reader: DiskReader,
+        kernels: Kernels,
+        memory_limit: int,
+        recall: float = RECALL,
+        card: Device | None = None,
     ) -> None:
         self._subject, self._reader, self._kernels, self._recall = subject, reader, kernels, recall
-        self.weights, self.memory = _drawn_weights(subject.dense)
+        self._card = card
+        self._device = torch.device("cpu") if card is None else card.device
+        self.weights, self.memory = _drawn_weights(subject.dense, self._device)
+        if card is not None:
+            memory_limit = min(memory_limit, int(card.accelerator.free_bytes() * _OF_CARD))
         shape = subject.footprint
         self.num_layers = self._layers_within(memory_limit)
         self.num_moe_layers = sum(layer < self.num_layers for layer in subject.experts.layers)
@@ -135,17 +150,32 @@ class Rehearsal:
         script.recall = self._recall
         budget = SlotBudget(cache, arena, arena.num_slots, 0, lambda: 1 << 60)
         table, meter = SlotTable(arena, binder, self._kernels), Meter()
-        lanes = CpuLane(table, self._kernels, self._subject.config.math, meter, experts.expert_bytes)
-        self._runner = _Scripted(experts, cache, arena, table, self._reader, lanes, meter, script.look_ahead, budget)
-        self._runner.script = script
+        cpu = CpuLane(table, self._kernels, self._subject.config.math, meter, experts.expert_bytes)
+        self.lanes: CpuLane | DeviceLanes = cpu if self._card is None else self._on_card(self._card, experts, cpu, meter)
+        if isinstance(self.lanes, DeviceLanes):
+            script.follow(self.lanes.tiers[0].cache)
+        self.runner = _Scripted(experts, cache, arena, table, self._reader, self.lanes, meter, script.look_ahead, budget)
+        self.runner.script = script
         first = [(layer, expert) for layer in experts.layers for expert in range(top_k)]
-        self._runner.load(first, 60.0, lambda _: None)
+        if isinstance(self.lanes, DeviceLanes):
+            self.lanes.warm(dict.fromkeys(first, 1.0), lambda wanted: self.runner.bring(wanted, _LONG_SECONDS))
+        else:
+            self.runner.load(first, _LONG_SECONDS, lambda _: None)
+
+    def _on_card(self, card: Device, experts: ExpertMap, cpu: CpuLane, meter: Meter) -> DeviceLanes:
+        shape, math = self._subject.footprint, self._subject.config.math
+        small = {name: part.to(card.device) for name, part in small_parts(experts).items()}
+        binder = ExpertBinder(experts, self._subject.expert_format, small)
+        layers, total, slots = experts.layers, experts.num_experts, self._arena.num_slots
+        tier = VramTier.open(card, binder, layers, total, shape.slot_bytes, slots, shape.top_k, 0)
+        return DeviceLanes([tier], cpu, self._arena, math, meter, experts.expert_bytes, shape.hidden_size)
 
     def _session(self, num_layers: int, context: int) -> Session:
         shape, config = self._subject.footprint, replace(self._subject.config, num_layers=num_layers)
-        kv = KvCache(max(1, num_layers), shape.num_kv_heads, shape.head_dim, context, kv_type=shape.kv_type)
-        model = self._subject.architecture.load().build(config, self.weights, self._kernels)
-        return Session(Parts(model, kv, self._runner, dict, Meter()), self._reader)
+        kv = KvCache(max(1, num_layers), shape.num_kv_heads, shape.head_dim, context, self._device, shape.kv_type)
+        kernels = self._kernels if self._card is None else self._card.kernels
+        model = self._subject.architecture.load().build(config, self.weights, kernels)
+        return Session(Parts(model, kv, self.runner, dict, Meter()), self._reader)
 
     def around(self, seconds: float) -> list[float]:
         """Seconds of tokens without their layers."""
@@ -153,7 +183,7 @@ class Rehearsal:
 
     def decode(self, miss_share: float, seconds: float) -> Steps:
         """Tokens whose experts are absent with this chance, for so many seconds after one to settle."""
-        script, session = self._runner.script, self._session(self.num_layers, _POSITIONS)
+        script, session = self.runner.script, self._session(self.num_layers, _POSITIONS)
         script.miss_share = miss_share
         session.step(1)
         before = script.misses
@@ -162,7 +192,7 @@ class Rehearsal:
 
     def prompt(self, tokens: int, seconds: float) -> float:
         """Seconds of a batch through the first `PROMPT_LAYERS` layers without their experts, the best of some."""
-        runner, session = self._runner, self._session(min(PROMPT_LAYERS, self.num_layers), _BATCH)
+        runner, session = self.runner, self._session(min(PROMPT_LAYERS, self.num_layers), _BATCH)
         runner.script.is_silent = True
         best, begun = float("inf"), time.perf_counter()
         while True:
@@ -205,6 +235,10 @@ class Script:
         guessed = self._draw.sample(ids, len(ids) - wrong) + self._draw.sample(others, wrong)
         return [(following, expert) for expert in guessed]
 
+    def follow(self, cache: ExpertCache) -> None:
+        """Present is from now on what this one holds."""
+        self._cache = cache
+
     def _drawn(self, layer: int) -> list[int]:
         present = [expert for expert in range(self._num_experts) if self._cache.lookup(layer, expert) is not None]
         absent = [expert for expert in range(self._num_experts) if expert not in set(present)]
@@ -235,11 +269,11 @@ def _timed_steps(session: Session, seconds: float) -> list[float]:
     return times
 
 
-def _drawn_weights(dense: Dense) -> tuple[Weights, torch.Tensor]:
+def _drawn_weights(dense: Dense, device: torch.device) -> tuple[Weights, torch.Tensor]:
     """Every dense tensor as a piece of one memory that is larger than the caches, and that memory; neighbours in use do not
     overlap."""
     size = max(_CACHE_BYTES, *(ref.nbytes for ref in dense.refs))
-    memory, position = drawn_memory(size), 0
+    memory, position = drawn_memory(size).to(device), 0
 
     def piece(ref: TensorRef) -> torch.Tensor:
         nonlocal position

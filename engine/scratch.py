@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.bench import Stopped
+from engine.bench_pieces import Stopped
 from engine.checkpoint.write import TensorSpec, write_safetensors
 from engine.errors import EngineError
 from engine.models.registry import find

@@ -12,16 +12,18 @@ from statistics import median
 from typing import Any
 
 from engine.accelerators import with_devices
+from engine.card_rates import Lane
 from engine.checkpoint.index import suggested_expert_ram
 from engine.config import Wishes
 from engine.errors import EngineError
-from engine.experts.lane_costs import Lane
 from engine.experts.vram import Device
 from engine.hardware.probe import probe
 from engine.kernels.kernels import open_kernels
+from engine.measure import knowledge_of
 from engine.meter import Link, Traffic, merged
 from engine.parts import open_parts
-from engine.plan.plan import WITH_VRAM, make_plan
+from engine.plan.plan import make_plan
+from engine.plan.predict import Hits, decoded
 from engine.session import Session
 from engine.source import inspect
 from engine.tiers.disk import DiskReader
@@ -39,6 +41,7 @@ class Outcome:
     sentence: str
     records: list[Traffic]
     misses: dict[str, Any]  # what the miss path has learnt
+    predicted_seconds: float  # of a token, by what was measured before, for the hit rates that it then had
 
 
 def parse_simulation(text: str) -> Simulation:
@@ -60,11 +63,16 @@ def simulate(folder: Path, simulation: Simulation, wishes: Wishes) -> Outcome:
     source, kernels = inspect(folder), open_kernels()[0]
     card = Device(SimulatedAccelerator(simulation), kernels)
     machine = with_devices(probe(), [card])
-    plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder), WITH_VRAM)
+    plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder))
     if not plan.vram_slots:
         dense = format_bytes(plan.dense_bytes + plan.kv_bytes + plan.workspace_bytes)
         text = f"{format_bytes(simulation.vram_bytes)} do not hold the dense weights, the context and the workspace ({dense})."
         raise EngineError("vram.too_small", text, "Give the card more memory, or ask for a shorter context.")
+    known = knowledge_of(source, None, kernels, card=card)
+    if known.rates is None or known.card is None:
+        raise EngineError(
+            "bench.memory", f"Nothing could be measured: {known.unknown or known.unknown_card}.", "Close programs."
+        )
     reader = DiskReader()
     try:
         session = Session(open_parts(source, plan, reader, kernels, devices=[card]), reader)
@@ -72,7 +80,12 @@ def simulate(folder: Path, simulation: Simulation, wishes: Wishes) -> Outcome:
         tokens = [draws.randrange(source.footprint.vocab_size) for _ in range(_PROMPT + _TOKENS)]
         session.sync(tokens[:_PROMPT])
         records = [session.step(token)[1] for token in tokens[_PROMPT:]]
-        return Outcome(plan.sentence, records[_SETTLED:], session.misses())
+        settled = records[_SETTLED:]
+        counts = merged(settled)
+        lookups = max(1, counts.hits + counts.misses)
+        hits, context = Hits(counts.vram_hits / lookups, counts.hits / lookups), len(tokens) - len(settled) // 2
+        told = decoded(plan, source.footprint, known.rates, hits, context, known.card)
+        return Outcome(plan.sentence, settled, session.misses(), told.seconds)
     finally:
         reader.close()
 
@@ -81,6 +94,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     total, count = merged(outcome.records), len(outcome.records)
     return {
         "tokens_per_second": 1 / median(record.seconds for record in outcome.records),
+        "predicted_tokens_per_second": 1 / outcome.predicted_seconds,
         "hit_rates": _hit_rates(total),
         "bytes_per_token": {link.value: use.bytes / count for link, use in total.links.items()},
         "gbps": {link.value: use.gbps for link, use in total.links.items()},
@@ -92,7 +106,8 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 def as_rows(outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Label and text of each line."""
     told = as_json(outcome)
-    yield "Speed", f"{told['tokens_per_second']:.1f} tokens/s (the card computes as fast as this CPU)"
+    speed, predicted = told["tokens_per_second"], told["predicted_tokens_per_second"]
+    yield "Speed", f"{speed:.1f} tokens/s, predicted {predicted:.1f} (the card computes as fast as this CPU)"
     yield "Found in", ", ".join(f"{name} {share:.0%}" for name, share in told["hit_rates"].items())
     for link in Link:
         if link in (use := told["bytes_per_token"]):

@@ -28,13 +28,10 @@ def facts(machine: Machine) -> tuple[Fact, ...]:
     return (*_graphics(machine), _memory(machine), _processor(machine), *map(_drive, _drives(machine)))
 
 
-def graphics_words(machine: Machine, *, uses_graphics: bool) -> str:
+def graphics_words(machine: Machine) -> str:
     """What the graphics cards mean for Stoker, in a sentence or two."""
-    usable = [gpu.name for gpu in machine.gpus if gpu.is_usable]
-    if usable and uses_graphics:
+    if any(gpu.is_usable for gpu in machine.gpus):
         return ""
-    if usable:
-        return f"This version computes on the processor and does not use {' and '.join(usable)} yet. {GOES_ON}"
     if machine.has_unified_memory:
         return f"The graphics part shares its memory with the processor, and this version does not use it yet. {GOES_ON}"
     reasons = [f"{gpu.name}: {gpu.trouble}" for gpu in machine.gpus if gpu.trouble and not gpu.is_integrated]

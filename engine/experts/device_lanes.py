@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from engine.card_rates import Lane, LaneCosts
 from engine.experts.call import Call
 from engine.experts.heat import hottest
-from engine.experts.lane_costs import Lane, LaneCosts
 from engine.experts.lanes import CpuLane
 from engine.experts.miss import MissPath
 from engine.experts.policy import Expert

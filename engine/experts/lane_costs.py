@@ -1,6 +1,6 @@
 """What each lane of a miss costs, kept true from the seconds that layer-steps take: the arithmetic behind `miss.py`. Pure."""
 
-from dataclasses import dataclass
+from engine.card_rates import Lane, LaneCosts
 
 _FADE = 1 - 1 / 64  # by each layer-step, of what was seen before: one or two tokens count
 _OWN_WEIGHT = 6.0  # in layer-steps, of the cost known so far: it stands for sizes that were not seen of late
@@ -10,56 +10,6 @@ _MOST_SLOWDOWN = 1.75  # 1.5 and 1.7 have been measured where a link and a CPU w
 _SURPRISE = 1.3  # times as fast as expected: the lane is worth another look at once
 _FORGET = 0.99  # by each token without both lanes at work, of what they take from one another
 _DRIFT_RATE, _DRIFT = 1 / 16, 0.1  # deviation beside the other lane that is the lane's own, once it goes on
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """Seconds of one lane with nothing else going on: `fixed` for the hand-off, `each` for every expert."""
-
-    fixed: float
-    each: float
-
-    def seconds(self, experts: int) -> float:
-        return self.fixed + experts * self.each if experts else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class LaneCosts:
-    """Both lanes for experts of one size. They share the RAM, which gives one expert in `ram_each` seconds at best."""
-
-    link: Lane
-    cpu: Lane
-    ram_each: float = 0.0
-
-    @property
-    def slowdown(self) -> float:
-        """By which either lane's work takes longer while both are at it."""
-        return max(1.0, self.ram_each / self.link.each + self.ram_each / self.cpu.each)
-
-    def ends(self, gathered: int, computed: int) -> tuple[float, float]:
-        """When either lane is done with a layer-step's misses, counted from its start."""
-        link, cpu = self.link, self.cpu
-        if not gathered or not computed:
-            return link.seconds(gathered), cpu.seconds(computed)
-        first, second = (link.fixed, gathered * link.each), (cpu.fixed, computed * cpu.each)
-        if first[0] <= second[0]:
-            return _overlapped(*first, *second, self.slowdown)
-        return _overlapped(*second, *first, self.slowdown)[::-1]
-
-    def step(self, gathered: int, computed: int) -> float:
-        """Seconds until both are done."""
-        return max(self.ends(gathered, computed))
-
-
-def _overlapped(start: float, work: float, later_start: float, later_work: float, slowdown: float) -> tuple[float, float]:
-    """When two pieces of work end that slow one another down while both go on."""
-    left = work - (later_start - start)
-    if left <= 0:
-        return start + work, later_start + later_work
-    both = later_start + min(left, later_work) * slowdown
-    if left <= later_work:
-        return both, both + later_work - left
-    return both + left - later_work, both
 
 
 class Cost:

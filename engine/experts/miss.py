@@ -13,7 +13,8 @@ from math import isfinite
 from statistics import median
 from typing import Any
 
-from engine.experts.lane_costs import Cost, Lane, LaneCosts, Share, differ
+from engine.card_rates import Lane, LaneCosts
+from engine.experts.lane_costs import Cost, Share, differ
 
 _TILT = 1.5  # by which the other lane's cost is overstated in a tilted split
 _TRIAL_TOKENS = 12  # of either side
@@ -125,8 +126,7 @@ class MissPath:
             return misses if split is Split.GPU else 0
         table = self._tables.setdefault(split, {})
         if misses not in table:
-            lanes = _tilted(self._tabled, split)
-            table[misses] = min(range(misses, -1, -1), key=lambda count: lanes.step(count, misses - count))
+            table[misses] = _tilted(self._tabled, split).best(misses)
         return table[misses]
 
     def _probe_due(self, misses: int) -> str | None:

@@ -98,7 +98,7 @@ class DeviceTable(SlotTable):
 
     def __init__(self, arena: Slots, binder: ExpertBinder, device: torch.device) -> None:
         super().__init__(arena, binder, None)
-        self.words = torch.zeros_like(self._words, device=device)
+        self.words: torch.Tensor = torch.zeros_like(self._words, device=device)
 
     def bind(self, slot: int, expert: Expert) -> None:
         super().bind(slot, expert)

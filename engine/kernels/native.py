@@ -39,7 +39,12 @@ _KV_TYPES = {torch.float32: int(Format.F32), torch.bfloat16: int(Format.BF16), t
 
 
 class ExpertTable:
-    """Where the experts in an arena's slots lie, so that a call names them by slot. `set` whenever a slot gets new content."""
+    """Where the experts in an arena's slots lie, so that a call names them by slot. `set` whenever a slot gets new content.
+
+    `words` int64 [slots, W] are the descriptors in the memory of a device, where they are kept there.
+    """
+
+    words: torch.Tensor | None = None
 
     def __init__(self, num_slots: int) -> None:
         self.entries = (Expert * num_slots)()

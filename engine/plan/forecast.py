@@ -3,17 +3,17 @@
 Pure, like its parts: what is known of this computer comes in as `Knowledge`, and what is not known is named, never assumed.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
+from engine.card_rates import CardRates
 from engine.config import KvType, Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Machine
-from engine.meter import Link
 from engine.plan.footprint import Footprint
 from engine.plan.locality import PUBLISHED, Locality
-from engine.plan.plan import ENGINE_USES, LEAST_CHUNK, MOST_CHUNK, WITH_VRAM, make_plan
+from engine.plan.plan import LEAST_CHUNK, MOST_CHUNK, make_plan
 from engine.plan.predict import NO_CORRECTION, Correction, predict, resident_share
 from engine.protocol import Change, Fit, Gain, Plan
 from engine.rates import Rates
@@ -29,10 +29,12 @@ _ALIKE = 0.05  # of all experts
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """`rates` are of the model's weight format, None where `unknown` says why there are none."""
+    """`rates` are of the model's weight format, None where `unknown` says why there are none; so with those of the card."""
 
     rates: Rates | None = None
     unknown: str = "this computer has not been measured yet"
+    card: CardRates | None = None
+    unknown_card: str = "the graphics card has not been measured yet"
     locality: Locality = PUBLISHED
     correction: Correction = NO_CORRECTION
     speeds: tuple[tuple[float, float], ...] = ()  # of earlier answers: share of the experts in memory, tokens/s
@@ -47,15 +49,14 @@ def forecast(
     wishes: Wishes,
     known: Knowledge = NOTHING,
     default_expert_ram: str | None = None,
-    uses: Set[Link] = ENGINE_USES,
 ) -> Plan:
     """The plan, its prediction, what would help and what each choice costs. Raises `EngineError` as `make_plan` does."""
-    plan = make_plan(machine, footprint, wishes, default_expert_ram, uses)
-    plan = _with_measured(replace(plan, notes=tuple(_notes(machine, footprint, plan, wishes, uses))), known)
+    plan = make_plan(machine, footprint, wishes, default_expert_ram)
+    plan = _with_measured(replace(plan, notes=tuple(_notes(machine, footprint, plan))), known)
     if known.rates is None:
         return replace(plan, unknown=f"Cannot estimate, because {known.unknown}.")
-    if plan.vram_slots:
-        return replace(plan, unknown="Cannot estimate, because this version has measured no graphics card.")
+    if plan.vram_slots and known.card is None:
+        return replace(plan, unknown=f"Cannot estimate, because {known.unknown_card}.")
     plan = _predicted(plan, footprint, known)
     asked = replace(wishes, context=plan.context)  # so that only one thing changes
     gains = tuple(_gains(machine, footprint, asked, known, default_expert_ram, plan))
@@ -81,7 +82,7 @@ def fit_of(plan: Plan) -> Fit:
 
 def _predicted(plan: Plan, footprint: Footprint, known: Knowledge) -> Plan:
     assert known.rates is not None, "no rates"
-    return predict(plan, footprint, known.rates, known.locality, known.correction)
+    return predict(plan, footprint, known.rates, known.locality, known.correction, known.card if plan.vram_slots else None)
 
 
 def _speed(plan: Plan) -> tuple[float, float]:
@@ -160,19 +161,11 @@ def _price(
         yield Gain(change, f"{format_bytes(other.expert_ram_bytes)} for experts", more, _speed(other))
 
 
-def _notes(machine: Machine, footprint: Footprint, plan: Plan, wishes: Wishes, uses: Set[Link]) -> Iterator[str]:
+def _notes(machine: Machine, footprint: Footprint, plan: Plan) -> Iterator[str]:
     cards = [gpu for gpu in machine.gpus if gpu.is_usable]
-    if cards and Link.VRAM not in uses:
+    if cards and not plan.vram_slots:
         names = " and ".join(gpu.name for gpu in cards)
-        try:
-            held = make_plan(machine, footprint, replace(wishes, context=plan.context), uses=WITH_VRAM)
-        except EngineError:
-            held = plan
-        brings = (
-            f"with it, {held.vram_slots} of {footprint.experts_total} experts and the dense weights would lie in VRAM"
-            if held.vram_slots
-            else "the dense weights of this model would not fit into its memory"
-        )
-        yield f"This version computes on the processor and does not use {names} yet; {brings}."
-    if machine.pinnable is not None and cards and Link.VRAM in uses and machine.pinnable < plan.expert_ram_bytes:
+        needed = format_bytes(footprint.dense_bytes + plan.kv_bytes + plan.workspace_bytes)
+        yield f"{names} stays unused: the dense weights and the context take {needed}, more than its free memory holds."
+    if cards and machine.pinnable is not None and plan.vram_slots and machine.pinnable < plan.expert_ram_bytes:
         yield f"Of the RAM for experts, {format_bytes(machine.pinnable)} can be registered with the graphics card."

@@ -1,6 +1,5 @@
 """Machine and footprint and wishes to one frozen `Plan`, or the reason why there is none. Pure; nothing is decided after it."""
 
-from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from engine.config import Wishes
@@ -21,8 +20,6 @@ _LEAST_TABLE_BYTES = 64 * MB
 _RESERVE_SHARE = 0.05  # of what is available, left to the rest of the computer
 _CAPPED_RESERVE_SHARE = 0.01  # where a container caps this process, the rest of the computer has its memory already
 _VRAM_RESERVE_SHARE = 0.08  # of a card's free memory: its driver, the screen, and what other programs take while this one runs
-ENGINE_USES = frozenset({Link.RAM, Link.DISK})  # the tiers that the loader can use
-WITH_VRAM = ENGINE_USES | {Link.VRAM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +37,15 @@ def make_plan(
     footprint: Footprint,
     wishes: Wishes,
     default_expert_ram: str | None = None,
-    uses: Set[Link] = ENGINE_USES,
 ) -> Plan:
     """Dense weights, KV cache, workspace and a reserve come first; experts get the rest, or what is wished for.
 
-    `default_expert_ram` is the model's own suggestion, used where the person has none. `uses` are the tiers that may hold
-    anything: with VRAM among them the plan is what a graphics card would bring. Raises `EngineError` with the numbers and the
-    nearest plan that works, before anything is allocated.
+    `default_expert_ram` is the model's own suggestion, used where the person has none. Raises `EngineError` with the numbers
+    and the nearest plan that works, before anything is allocated.
     """
     context, chunk = _context(footprint, wishes), _chunk(wishes)
     footprint = replace(footprint, kv_type=wishes.kv_type or footprint.kv_type)
-    vram = _vram_use(machine, footprint, context, chunk) if Link.VRAM in uses else _Vram()
+    vram = _vram_use(machine, footprint, context, chunk)
     if vram.has_dense:
         in_ram = replace(footprint, dense_bytes=0)
     else:

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import bench
 from engine.bench_formats import measure_formats
-from engine.engine import measure
+from engine.bench_pieces import Stopped, on_cpu
 from engine.errors import EngineError
 from engine.kernels.reference import Reference
+from engine.measure import measure
 from engine.rates import Rates
 from engine.rehearsal import Rehearsal, drawn_memory
 from engine.source import inspect
@@ -55,6 +55,7 @@ def test_the_time_is_kept_however_little_of_it_there_is(tiny: Path, monkeypatch:
     def taken(seconds: float) -> float:
         clock = _Clock(0.01)
         monkeypatch.setattr("engine.bench.time", clock)
+        monkeypatch.setattr("engine.bench_pieces.time", clock)
         monkeypatch.setattr("engine.rehearsal.time", clock)
         assert measure(source, Reference(), seconds).is_usable
         return clock.now
@@ -68,7 +69,7 @@ def test_the_time_is_kept_however_little_of_it_there_is(tiny: Path, monkeypatch:
 def test_formats_keep_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock(0.01)
     monkeypatch.setattr("engine.bench_formats.time", clock)
-    curves = measure_formats(kernels_named("native"), seconds=5.0)
+    curves = measure_formats(on_cpu(kernels_named("native")), seconds=5.0)
     assert len(curves) == 5
     assert clock.now < 5.5
 
@@ -88,7 +89,7 @@ def test_whoever_asked_may_stop_it(tiny: Path) -> None:
         calls.append(1)
         return len(calls) > 3
 
-    with pytest.raises(bench.Stopped):
+    with pytest.raises(Stopped):
         measure(inspect(tiny), Reference(), 0.02, should_stop=should_stop)
     assert len(calls) == 4
 
@@ -125,6 +126,6 @@ def test_made_up_weights_are_finite_in_every_type() -> None:
 
 
 def test_every_format_has_a_rate() -> None:
-    curves = measure_formats(kernels_named("native"))
+    curves = measure_formats(on_cpu(kernels_named("native")))
     assert set(curves) == {"BF16", "FP8", "MXFP4", "NVFP4", "INT4"}
     assert all(gbps > 0 for curve in curves.values() for _, gbps in curve)

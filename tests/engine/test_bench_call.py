@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from engine import bench_call, scratch
-from engine.bench import Stopped
 from engine.bench_call import run_bench
+from engine.bench_pieces import Stopped
 from engine.errors import EngineError
 from engine.source import inspect
 from engine.store.web import StoppedError

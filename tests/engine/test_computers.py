@@ -13,11 +13,11 @@ from engine.judge import footprint_of_catalogue
 from engine.meter import Link
 from engine.plan.footprint import Footprint
 from engine.plan.forecast import Knowledge, fit_of, forecast
-from engine.plan.plan import ENGINE_USES, WITH_VRAM, make_plan
+from engine.plan.plan import make_plan
 from engine.protocol import Fit, Plan
 from engine.store.catalogue import read_catalogue
 from engine.units import GB
-from tests.helpers.rates import RATES
+from tests.helpers.rates import CARD, RATES
 
 DRIVE = DriveFacts("/models", "/dev/nvme0n1p2", "/", DriveKind.NVME, "ext4", free_bytes=900 * GB, total_bytes=1000 * GB)
 
@@ -49,7 +49,7 @@ COMPUTERS = {
     "a card that does not answer": _machine(32, 20, _gpu("RTX 3080", 10, 9, trouble="NVML: GPU is lost")),
     "a full drive": _machine(32, 20, drives=(replace(DRIVE, free_bytes=0),)),
 }
-KNOWN = Knowledge(RATES, "")
+KNOWN = Knowledge(RATES, "", CARD, "")
 
 
 def _footprints() -> Iterator[Footprint]:
@@ -107,16 +107,14 @@ def test_never_over_a_budget_and_every_number_is_one(name: str) -> None:
         if plan is None:
             continue
         assert sum(tier.used for tier in plan.tiers if tier.link is Link.RAM) <= machine.ram_available, footprint.name
-        assert plan.vram_slots == 0, "the loader uses no card"
         assert all(math.isfinite(number) and number > 0 for number in _numbers(plan)), footprint.name
         low, high = plan.predicted_tokens_per_second or (0, 0)
         assert low < high
-        assert fit_of(plan) in (Fit.RAM, Fit.DISK)
+        assert (fit_of(plan) in (Fit.VRAM, Fit.VRAM_RAM)) <= (plan.vram_slots > 0)
         assert plan.sentence
         assert plan.basis
-        assert any("graphics" in note or "does not use" in note for note in plan.notes) == any(
-            gpu.is_usable for gpu in machine.gpus
-        )
+        unused = any(gpu.is_usable for gpu in machine.gpus) and not plan.vram_slots
+        assert any("stays unused" in note for note in plan.notes) == unused
 
 
 @pytest.mark.parametrize("name", COMPUTERS)
@@ -125,18 +123,22 @@ def test_a_plan_with_cards_never_takes_more_than_is_free(name: str) -> None:
     free = sum(gpu.vram_free or 0 for gpu in machine.gpus if gpu.is_usable)
     for footprint in FOOTPRINTS:
         try:
-            plan = make_plan(machine, footprint, Wishes(), uses=WITH_VRAM)
+            plan = make_plan(machine, footprint, Wishes())
         except EngineError:
             continue
         used = {tier.link: tier.used for tier in plan.tiers}
         assert used.get(Link.VRAM, 0) <= free, footprint.name
         assert used[Link.RAM] <= machine.ram_available, footprint.name
         assert _slots(plan) <= footprint.experts_total + footprint.floor_slots, "those that pass through RAM beside"
-        without = make_plan(machine, footprint, Wishes(context=plan.context), uses=ENGINE_USES)
+        without = _plan(replace(machine, gpus=()), footprint, context=plan.context)
         assert _slots(plan) >= _slots(without), "a card only adds"
         if plan.vram_slots:
-            told = forecast(machine, footprint, Wishes(), KNOWN, uses=WITH_VRAM)
-            assert "Cannot estimate, because" in told.unknown, "no card was measured"
+            told = forecast(machine, footprint, Wishes(), replace(KNOWN, card=None, unknown_card="it was not measured"))
+            assert told.unknown == "Cannot estimate, because it was not measured."
+            foretold = forecast(machine, footprint, Wishes(), KNOWN)
+            assert foretold.predicted is not None
+            assert foretold.predicted.vram_hits <= foretold.predicted.hits
+            assert {Link.VRAM, Link.PCIE} <= foretold.ceilings_gbps.keys()
 
 
 @pytest.mark.parametrize("name", COMPUTERS)
@@ -165,26 +167,29 @@ def test_more_of_anything_is_never_worse(name: str) -> None:
                 larger = replace(machine, gpus=(replace(gpu, vram_free=2 * (gpu.vram_free or 0)), *machine.gpus[1:]))
                 held = [_card_slots(one, footprint) for one in (machine, larger)]
                 assert held[0] <= held[1], footprint.name
+                if held[0]:
+                    speeds = [_speed(_plan(one, footprint, context=2048)) for one in (machine, larger)]
+                    assert speeds[1] >= speeds[0] * 0.9999, footprint.name
 
 
 def _card_slots(machine: Machine, footprint: Footprint) -> int:
     try:
-        return make_plan(machine, footprint, Wishes(context=2048), uses=WITH_VRAM).vram_slots
+        return make_plan(machine, footprint, Wishes(context=2048)).vram_slots
     except EngineError:
         return 0
 
 
 def test_integrated_memory_is_no_vram() -> None:
     for name in ("laptop 16", "Apple", "a card without figures", "a card that does not answer"):
-        assert make_plan(COMPUTERS[name], FOOTPRINTS[0], Wishes(context=512, expert_ram="20%"), uses=WITH_VRAM).vram_slots == 0
+        assert make_plan(COMPUTERS[name], FOOTPRINTS[0], Wishes(context=512, expert_ram="20%")).vram_slots == 0
 
 
 def test_what_a_card_would_hold() -> None:
     small = next(footprint for footprint in FOOTPRINTS if footprint.name == "gpt-oss-20b")
-    assert fit_of(make_plan(COMPUTERS["workstation 24/128"], small, Wishes(), uses=WITH_VRAM)) is Fit.VRAM
-    assert fit_of(make_plan(COMPUTERS["laptop 8/32"], small, Wishes(), uses=WITH_VRAM)) is Fit.VRAM_RAM
-    assert fit_of(make_plan(COMPUTERS["no card"], small, Wishes(), uses=WITH_VRAM)) is Fit.RAM
-    assert fit_of(make_plan(COMPUTERS["laptop 16"], small, Wishes(), uses=WITH_VRAM)) is Fit.DISK
+    assert fit_of(make_plan(COMPUTERS["workstation 24/128"], small, Wishes())) is Fit.VRAM
+    assert fit_of(make_plan(COMPUTERS["laptop 8/32"], small, Wishes())) is Fit.VRAM_RAM
+    assert fit_of(make_plan(COMPUTERS["no card"], small, Wishes())) is Fit.RAM
+    assert fit_of(make_plan(COMPUTERS["laptop 16"], small, Wishes())) is Fit.DISK
 
 
 def test_what_would_help_names_ram_that_makes_all_of_it_fit() -> None:

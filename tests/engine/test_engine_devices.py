@@ -66,6 +66,9 @@ def test_a_card_with_room_holds_everything(folder: Path, expected: str) -> None:
     text, links = answer(engine)
     assert engine.plan.vram_slots == 3 * 8
     assert "Card 9000" in engine.plan.sentence
+    assert engine.plan.unknown == ""
+    assert engine.plan.predicted is not None
+    assert {Link.VRAM, Link.PCIE} <= engine.plan.ceilings_gbps.keys()
     assert text == expected
     assert all(Link.VRAM in one for one in links)
     engine.close()
@@ -112,6 +115,8 @@ def test_what_was_learnt_of_misses_and_which_experts_were_hot_begin_the_next_run
     engine = Engine(folder, Wishes(), data=tmp_path, open_devices=cards)
     answer(engine)
     heat, file = engine.session.heat(), engine._heat_file
+    assert engine._notebook is not None
+    assert engine._notebook.card(engine._source.footprint, "Card 9000")[0] is not None
     engine.close()
     assert len(heat) > 6, "of all experts that were used, those in VRAM among them"
     assert file is not None

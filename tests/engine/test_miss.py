@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.experts.lane_costs import Lane, LaneCosts
+from engine.card_rates import Lane, LaneCosts
 from engine.experts.miss import MissPath, Split
 from tests.perf.miss_path import CHANGES, SETTLED, Computer, Run, computers, draw, measure, story
 

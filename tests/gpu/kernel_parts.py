@@ -35,7 +35,7 @@ def kernels(setting: Setting) -> list[Row]:
             gate, up, down = layer[0].get(slot % _EXPERTS)
             assert gate is not None
             table.set(slot, *(moved(part, device) for part in (gate, up, down)))
-        table.words = torch.frombuffer(table.entries, dtype=torch.int64).view(len(table), WORDS).to(device)  # type: ignore[attr-defined]
+        table.words = torch.frombuffer(table.entries, dtype=torch.int64).view(len(table), WORDS).to(device)
         each = sum(part.data.nbytes + (0 if part.scales is None else part.scales.nbytes) for part in table.get(0) if part)
         for tokens in sizes.batches:
             x, (ids, weights) = torch.randn(tokens, sizes.hidden), route(tokens, _TOP_K, _EXPERTS)

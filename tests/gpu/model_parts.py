@@ -10,9 +10,12 @@ import torch
 from engine.experts.device_lanes import DeviceLanes
 from engine.experts.miss import Split
 from engine.kernels.gpu.experts import DeviceExperts, describe
-from engine.meter import Link, Phase, merged
+from engine.measure import knowledge_of
+from engine.meter import Link, Phase, Traffic, merged
+from engine.plan.predict import Hits, decoded
 from engine.protocol import Plan
 from engine.session import Session
+from engine.source import inspect
 from engine.tiers.vram import VramArena
 from tests.gpu.setting import Row, Setting, wall
 from tests.helpers.tiny import session_on
@@ -85,12 +88,25 @@ def _decoded(setting: Setting, share: float, what: str, prepare: Callable[[Sessi
             "what": what, "tokens/s": count / seen.seconds, "VRAM hits": hits / lookups,
             "PCIe MB/token": _bytes(seen, Link.PCIE) / count / 1e6, "RAM MB/token": _bytes(seen, Link.RAM) / count / 1e6,
         }  # fmt: skip
+        row |= _foretold(setting, session, plan, merged(records[-count:]))
     vram, link = setting.rates.get("vram"), setting.rates.get("link")
     if vram and link:
         moved = (lookups - hits) * plan.expert_bytes
         foretold = (dense + lookups * plan.expert_bytes) / vram / 1e9 + moved / link / 1e9
         row |= {"tokens/s if all gathered": 1 / foretold, "of that": row["tokens/s"] * foretold}
     return row
+
+
+def _foretold(setting: Setting, session: Session, plan: Plan, seen: Traffic) -> Row:
+    """By what is measured of card and computer before, for the hit rates that the answer had."""
+    source, lookups = inspect(setting.folder / f"{setting.encoding}-{setting.sizes.layers}"), seen.hits + seen.misses
+    if setting.known is None:
+        setting.known = knowledge_of(source, None, setting.cpu, card=setting.device)
+    rates, card = setting.known.rates, setting.known.card
+    if rates is None or card is None:
+        return {"predicted": setting.known.unknown or setting.known.unknown_card}
+    hits, context = Hits(seen.vram_hits / lookups, seen.hits / lookups), len(session.tokens)
+    return {"predicted": 1 / decoded(plan, source.footprint, rates, hits, context, card).seconds}
 
 
 def _bytes(traffic: Any, link: Link) -> int:

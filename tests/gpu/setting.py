@@ -14,6 +14,7 @@ from engine.experts.vram import Device
 from engine.hardware.probe import probe
 from engine.kernels.gpu.kernels import DeviceKernels
 from engine.kernels.kernels import Kernels, open_kernels
+from engine.plan.forecast import Knowledge
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from tests.perf.shapes import SHAPES, Shape
 
@@ -49,7 +50,7 @@ def tiny_sizes() -> Sizes:
     return Sizes(shape, 2, (64 << 10, 160 << 10), 128, 96, (1, 6), (8, 24), 8, 4, 1 << 20, 2)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Setting:
     """`cpu` are the kernels that the device's are held against."""
 
@@ -60,6 +61,7 @@ class Setting:
     encoding: str
     is_simulated: bool
     rates: dict[str, float] = field(default_factory=dict)  # GB/s, as parts find them: "vram", "link"
+    known: Knowledge | None = None  # of the model that is decoded, once a part has needed it
 
     @property
     def kernels(self) -> DeviceKernels:

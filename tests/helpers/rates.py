@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from engine.card_rates import CardRates, Lane, LaneCosts
 from engine.hardware.machine import Machine
 from engine.knowledge import Notebook
 from engine.plan.footprint import Footprint
@@ -14,6 +15,12 @@ RATES = Rates(
     token_seconds=2e-3, first_seconds=1e-4, overlap=((0.0, 1.0), (0.5, 1.2), (1.0, 1.6), (3.0, 3.2)), attention_gmacs=80.0,
     experts_by_rows=((1.0, 25.0), (4.0, 20.0), (16.0, 6.0), (64.0, 2.0)),
     dense_by_tokens=((1.0, 30.0), (16.0, 14.0), (64.0, 4.5), (512.0, 0.5)), expert_bytes=10_000_000, seconds=1.0,
+)  # fmt: skip
+CARD = CardRates(
+    vram_gbps=400.0, expert_gbps=250.0, dense_gbps=320.0, kv_gbps=200.0, layer_seconds=1.5e-4, token_seconds=2e-3,
+    attention_gmacs=5000.0, experts_by_rows=((1.0, 250.0), (16.0, 200.0), (64.0, 80.0)),
+    dense_by_tokens=((1.0, 320.0), (64.0, 150.0), (512.0, 40.0)),
+    lanes=LaneCosts(Lane(20e-6, 0.42e-3), Lane(60e-6, 0.4e-3), 0.25e-3), expert_bytes=10_000_000, seconds=1.0,
 )  # fmt: skip
 QWEN3_30B = Footprint(
     name="Qwen3-30B-A3B", architecture="qwen3_moe", weight_format="BF16", model_bytes=61 * GB, dense_bytes=3_100_000_000,

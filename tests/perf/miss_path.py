@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from engine.experts.lane_costs import Lane, LaneCosts
+from engine.card_rates import Lane, LaneCosts
 from engine.experts.miss import MissPath
 
 PAIRS = ((12.0, 48.0), (25.0, 57.0), (25.0, 63.0), (49.0, 54.0), (52.0, 178.0))  # link, CPU in GB/s

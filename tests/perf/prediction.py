@@ -26,11 +26,12 @@ import torch
 
 from engine.config import Sampling, Wishes
 from engine.demo import build
-from engine.engine import measure, plan_for
+from engine.engine import plan_for
 from engine.kernels.kernels import Kernels, open_kernels
+from engine.measure import measure
 from engine.parts import open_parts
 from engine.plan.locality import UNIFORM, Locality, of_answers
-from engine.plan.predict import decoded, prompt_seconds, resident_share
+from engine.plan.predict import Hits, decoded, prompt_seconds, resident_share
 from engine.protocol import Plan
 from engine.rates import Rates
 from engine.sample import make_sampler
@@ -162,7 +163,7 @@ def _predicted(subject: Subject, plan: Plan, rates: Rates, locality: Locality) -
     """Seconds per token, to the first token, and the hit rate."""
     rate = locality.rates(resident_share(plan))[1]
     footprint = subject.source.footprint
-    token = decoded(plan, footprint, rates, rate, PROMPT + _SETTLE + TOKENS // 2)
+    token = decoded(plan, footprint, rates, Hits(0.0, rate), PROMPT + _SETTLE + TOKENS // 2)
     return token.seconds, prompt_seconds(plan, footprint, rates, PROMPT, is_cold=True), rate
 
 

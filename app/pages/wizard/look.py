@@ -25,7 +25,7 @@ class LookBody(Body):
         if flow.facts is not None:
             self.sentence.setText("What Stoker found here. It stays on this computer.")
             self._rows.show_facts(facts(flow.facts.machine))
-            note = graphics_words(flow.facts.machine, uses_graphics=flow.facts.uses_graphics)
+            note = graphics_words(flow.facts.machine)
             has_usable = any(gpu.is_usable for gpu in flow.facts.machine.gpus)
             note_title = "Graphics card found, not used yet" if has_usable else "Without a graphics card"
         elif flow.look_failure is not None:

@@ -182,11 +182,9 @@ def _is_tensor(weight: Weight) -> bool:
 
 def words_of(table: ExpertTable, device: torch.device) -> torch.Tensor:
     """A table's descriptors on the device, int64 [slots, W]."""
-    words = getattr(table, "words", None)
-    if words is None:
-        words = torch.frombuffer(table.entries, dtype=torch.int64).view(len(table), WORDS).to(device)
-    assert isinstance(words, torch.Tensor)
-    return words
+    if table.words is not None:
+        return table.words
+    return torch.frombuffer(table.entries, dtype=torch.int64).view(len(table), WORDS).to(device)
 
 
 def _operands(device: torch.device) -> torch.dtype:

@@ -1,0 +1,82 @@
+"""Measures what a graphics card gives, with the model's own expert size and the engine's own kernels, layers and links."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+from engine.bench_pieces import (
+    BATCHES,
+    ROWS,
+    Clock,
+    attention_rates,
+    dense_gbps,
+    expert_gbps,
+    on_card,
+    read_seconds,
+    sampler_seconds,
+)
+from engine.card_rates import CardRates
+from engine.devices import measure_lanes
+from engine.errors import EngineError
+from engine.experts.device_lanes import DeviceLanes
+from engine.experts.vram import Device
+from engine.kernels.kernels import Kernels
+from engine.rehearsal import PROMPT_LAYERS, Rehearsal, Subject, layer_matrices
+from engine.tiers.disk import DiskReader
+
+SECONDS = 3.0
+_PARTS = 1 + 1 + len(ROWS) + 2 + len(BATCHES) + 3
+_MANY = 4  # experts of a layer-step, beside a step of one
+
+
+def measure_card(
+    subject: Subject,
+    reader: DiskReader,
+    kernels: Kernels,
+    card: Device,
+    memory_limit: int,
+    seconds: float = SECONDS,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> CardRates:
+    """In about so many seconds, once the kernels are compiled. At most `memory_limit` bytes of RAM are taken, and given back.
+
+    `kernels` are the CPU's, for the lane that computes in RAM. Raises `EngineError`, `DeviceLost` and `Stopped`.
+    """
+    rehearsal, place = Rehearsal(subject, reader, kernels, memory_limit, card=card), on_card(card)
+    lanes, top_k = rehearsal.lanes, subject.footprint.top_k
+    assert isinstance(lanes, DeviceLanes), "a rehearsal with a card"
+    tier = lanes.tiers[0]
+    held = [(layer, expert) for layer in subject.experts.layers[: rehearsal.num_moe_layers] for expert in range(top_k)]
+    slots = [slot for expert in held if (slot := tier.cache.lookup(*expert)) is not None]
+    if len(slots) < top_k:
+        raise EngineError("bench.memory", f"{card.accelerator.name} has no room to be measured.", "Close what uses it.")
+    matrices = layer_matrices(subject.dense, rehearsal.weights, rehearsal.num_layers)
+    rehearsal.decode(0.0, 0.0)  # kernels are compiled when they are first used
+    rehearsal.prompt(BATCHES[0], 0.0)
+    expert_gbps(subject, tier.table, slots, top_k, 1, place, 0.0)
+    clock = Clock(seconds, _PARTS, should_stop=should_stop)
+    by_rows = tuple((float(rows), expert_gbps(subject, tier.table, slots, 8, rows, place, clock.part())) for rows in ROWS)
+    kv_gbps, gmacs = attention_rates(subject.footprint, place, clock.part)
+    prompts = [rehearsal.prompt(count, clock.part()) for count in BATCHES]
+    passes = read_seconds(rehearsal.memory, place, clock.part())
+    of_experts = expert_gbps(subject, tier.table, slots, top_k, 1, place, clock.part())
+    of_dense = dense_gbps(matrices, place, clock.part())
+    outside = median(rehearsal.around(clock.part() / 2))
+    layers = max(0.0, median(rehearsal.decode(0.0, clock.part()).seconds) - outside) / rehearsal.num_layers
+    costs = measure_lanes(lanes, rehearsal.runner.first_slots(_MANY))
+    by_bytes = sum(weight.data.nbytes for weight in matrices) / rehearsal.num_layers / of_dense / 1e9
+    by_bytes += top_k * subject.experts.expert_bytes / of_experts / 1e9
+    first_layers = layer_matrices(subject.dense, rehearsal.weights, min(PROMPT_LAYERS, rehearsal.num_layers))
+    prompt_bytes = sum(weight.data.nbytes for weight in first_layers)
+    by_tokens = tuple(
+        (float(count), prompt_bytes / max(1e-6, taken - outside) / 1e9) for count, taken in zip(BATCHES, prompts, strict=True)
+    )
+    head = subject.footprint.head_bytes / of_dense / 1e9
+    token_seconds = max(0.0, outside - head) + sampler_seconds(subject.footprint.vocab_size)
+    return CardRates(
+        vram_gbps=max(rehearsal.memory.nbytes / median(passes) / 1e9, of_experts, of_dense),
+        expert_gbps=of_experts, dense_gbps=of_dense, kv_gbps=kv_gbps,
+        layer_seconds=max(0.0, layers - by_bytes), token_seconds=token_seconds, attention_gmacs=gmacs,
+        experts_by_rows=((1.0, of_experts), *by_rows), dense_by_tokens=((1.0, of_dense), *by_tokens), lanes=costs,
+        expert_bytes=subject.experts.expert_bytes, seconds=time.time(),
+    )  # fmt: skip

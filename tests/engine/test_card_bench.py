@@ -1,0 +1,128 @@
+"""What is measured of a card, kept of it and foretold by it, over an accelerator made of ordinary memory."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.accelerators import with_devices
+from engine.bench_formats import measure_formats
+from engine.bench_pieces import Stopped, on_card
+from engine.card_rates import CardRates, Lane, LaneCosts
+from engine.config import Wishes
+from engine.experts.vram import Device
+from engine.hardware.probe import probe
+from engine.kernels.gpu.kernels import DeviceKernels
+from engine.kernels.reference import Reference
+from engine.knowledge import Notebook
+from engine.measure import knowledge_of, measure_card_of
+from engine.meter import Link
+from engine.plan.footprint import Footprint
+from engine.plan.plan import make_plan
+from engine.plan.predict import Hits, decoded
+from engine.source import Source, inspect
+from engine.tiers.simulated import SimulatedAccelerator, Simulation
+from engine.units import GB
+from tests.helpers.rates import CARD, QWEN3_30B, RATES
+from tests.helpers.tiny import write_mixtral
+
+NAME = "Card 9000"
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    monkeypatch.setattr("engine.rehearsal._CACHE_BYTES", 1 << 20)
+    return inspect(write_mixtral(tmp_path / "model", torch.bfloat16))
+
+
+def card(vram_bytes: int = 1 << 28) -> Device:
+    return Device(
+        SimulatedAccelerator(Simulation(vram_bytes, link_gbps=2.0), NAME), DeviceKernels(torch.device("cpu"), fallback=True)
+    )
+
+
+def test_rates_of_a_card_are_numbers_and_come_back_from_their_file(source: Source) -> None:
+    device = card()
+    free = device.accelerator.free_bytes()
+    rates = measure_card_of(source, Reference(), device)
+    assert rates.is_usable
+    assert CardRates.from_json(rates.to_json()) == rates
+    assert rates.expert_bytes == source.experts.expert_bytes
+    assert rates.lanes.link.each >= 0.5 * rates.expert_bytes / 2e9, "the link gives 2 GB/s"
+    assert device.accelerator.free_bytes() == free, "everything is given back"
+
+
+def test_it_can_be_given_up(source: Source) -> None:
+    with pytest.raises(Stopped):
+        measure_card_of(source, Reference(), card(), lambda: True)
+
+
+def test_a_card_without_room_is_no_obstacle(source: Source) -> None:
+    known = knowledge_of(source, None, Reference(), card=card(1 << 14))
+    assert known.rates is not None
+    assert known.card is None
+    assert known.unknown_card.startswith(f"{NAME} could not be measured: ")
+
+
+@pytest.mark.parametrize("broken", [
+    {}, {"lanes": {}}, {"lanes": {"link": {"fixed": 0, "each": 0}, "cpu": {"fixed": 0, "each": 1e-3}, "ram_each": 0}},
+    {"vram_gbps": math.inf}, {"experts_by_rows": []}, {"dense_by_tokens": [[2, 1], [1, 1]]}, {"expert_bytes": 0}, {"layer_seconds": -1},
+])  # fmt: skip
+def test_a_file_that_says_nonsense_is_as_none(broken: dict[str, object]) -> None:
+    assert CardRates.from_json(CARD.to_json()) == CARD
+    assert CardRates.from_json(CARD.to_json() | broken if broken else broken) is None
+
+
+def test_the_notebook_keeps_a_card_by_its_name_and_a_format_by_its_kernels(tmp_path: Path) -> None:
+    machine = with_devices(probe(), [card()])
+    book = Notebook(tmp_path, machine)
+    assert book.knowledge(QWEN3_30B, tmp_path).card is None
+    assert book.should_measure_card(QWEN3_30B, NAME)
+    book.note_card(QWEN3_30B, NAME, CARD)
+    assert not book.should_measure_card(QWEN3_30B, NAME)
+    assert book.knowledge(QWEN3_30B, tmp_path).card == CARD
+    assert book.card(QWEN3_30B, "another")[0] is None
+    four = replace(QWEN3_30B, weight_format="MXFP4")
+    assert book.card(four, NAME) == (None, "the graphics card has not been measured with MXFP4 yet")
+    book.note_card_kernels(NAME, {"MXFP4": ((1.0, 123.0), (8.0, 99.0))})
+    found, _ = book.card(four, NAME)
+    assert found is not None
+    assert (found.expert_gbps, found.dense_gbps) == (123.0, CARD.dense_gbps)
+
+
+def test_kernels_of_a_card_are_measured_for_every_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.bench_formats._CACHE_BYTES", 1 << 20)
+    monkeypatch.setattr("engine.bench_formats._ROWS", (1, 2))
+    curves = measure_formats(on_card(card()), seconds=0.0)
+    assert set(curves) == {"BF16", "FP8", "MXFP4", "NVFP4", "INT4"}
+
+
+def _token(footprint: Footprint, vram_gb: float, hits: Hits, rates: CardRates = CARD) -> tuple[float, dict[Link, int]]:
+    machine = replace(with_devices(probe(), [card(int(vram_gb * GB))]), ram_total=128 * GB, ram_available=120 * GB)
+    plan = make_plan(machine, footprint, Wishes(context=2048))
+    assert plan.vram_slots
+    traffic = decoded(plan, footprint, RATES, hits, 1024, rates)
+    return traffic.seconds, {link: use.bytes for link, use in traffic.links.items()}
+
+
+def test_a_token_is_the_sum_of_what_each_link_moves() -> None:
+    """Held against the same arithmetic written out for a layer that misses all of its experts, or none."""
+    alone = replace(CARD, lanes=LaneCosts(Lane(0.0, 1e-3), Lane(0.0, 1.0)), expert_bytes=QWEN3_30B.expert_bytes)
+    each, count = QWEN3_30B.expert_bytes, 48 * 8
+    none, moved = _token(QWEN3_30B, 24, Hits(1.0, 1.0), alone)
+    assert Link.PCIE not in moved
+    assert Link.RAM not in moved
+    all_gathered, moved = _token(QWEN3_30B, 24, Hits(0.0, 1.0), alone)
+    assert moved[Link.PCIE] == count * each
+    assert all_gathered - none == pytest.approx(48 * 8e-3, rel=1e-6), "hits take no time beside as much computing afterwards"
+    computed, moved = _token(QWEN3_30B, 24, Hits(0.0, 1.0), replace(alone, lanes=LaneCosts(Lane(0.0, 1.0), Lane(0.0, 2e-3))))
+    assert moved[Link.RAM] == count * each
+    assert computed - none == pytest.approx(48 * (16e-3 - 8 * each / CARD.expert_gbps / 1e9), rel=1e-6)
+
+
+def test_the_better_lane_is_foretold() -> None:
+    both = _token(QWEN3_30B, 24, Hits(0.5, 1.0))[0]
+    for lanes in (LaneCosts(CARD.lanes.link, Lane(1.0, 1.0)), LaneCosts(Lane(1.0, 1.0), CARD.lanes.cpu)):
+        assert both < _token(QWEN3_30B, 24, Hits(0.5, 1.0), replace(CARD, lanes=lanes))[0]
