@@ -183,7 +183,7 @@ def _demo(options: argparse.Namespace) -> int:
 def _chat(options: argparse.Namespace) -> int:
     sampling, wishes = _sampling(options), _wishes(options)
     reasoning = Reasoning(options.reasoning_effort, None if options.thinking is None else options.thinking == "on")
-    folder, prompt = find_model(options.model or "demo", models_folder()), _prompt(options)
+    folder, prompt = find_model("demo" if options.model is None else options.model, models_folder()), _prompt(options)
     from engine.engine import Engine
 
     bar = _ProgressBar("Loading", options.json)
@@ -206,7 +206,7 @@ def _chat(options: argparse.Namespace) -> int:
 def _record(options: argparse.Namespace) -> int:
     sampling = Sampling(max_tokens=options.max_tokens, temperature=0.0)
     check_sampling(sampling)
-    folder, wishes = find_model(options.model or "demo", models_folder()), _wishes(options)
+    folder, wishes = find_model("demo" if options.model is None else options.model, models_folder()), _wishes(options)
     if options.file.exists():
         raise EngineError("trace.exists", f"{options.file} is there already.", "Give another path, or remove it first.")
     from engine.engine import Engine
