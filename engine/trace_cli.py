@@ -31,8 +31,9 @@ class Row:
     bytes_per_token: int
 
 
-def add_trace(verbs: Any, run_record: Callable[[argparse.Namespace], int]) -> None:
-    """The command `trace` among the command line's others; `run_record` loads a model, which this module does not know."""
+def add_trace(verbs: Any, run_record: Callable[[argparse.Namespace], int], make_bar: Any) -> None:
+    """The command `trace` among the command line's others; `run_record` loads a model, which this module does not know, and
+    shows that by what `make_bar` gives."""
     text = "record routing, and play it against cache policies"
     trace = verbs.add_parser("trace", help=text, description=f"{text.capitalize()}.")
     verbs = trace.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -63,7 +64,7 @@ def add_trace(verbs: Any, run_record: Callable[[argparse.Namespace], int]) -> No
     )
     record.add_argument("--max-tokens", type=int, default=256, metavar="N", help="length of each answer (256)")
     record.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    record.set_defaults(run=run_record)
+    record.set_defaults(run=run_record, make_bar=make_bar)
 
 
 def run_replay(options: argparse.Namespace) -> int:
