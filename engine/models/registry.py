@@ -82,12 +82,16 @@ _ROWS = (
         ExpertNames("model.layers.{layer}.mlp.experts", fused=_FUSED, is_transposed=True, is_interleaved=True),
         "model.layers.{layer}.mlp.router",
     ),
-    Architecture(
-        "granitemoe",
-        "engine.models.granitemoe",
-        ExpertNames("model.layers.{layer}.block_sparse_moe", fused=("input_linear", "output_linear")),
-        "model.layers.{layer}.block_sparse_moe.router.layer",
+    *(
+        Architecture(
+            model_type,
+            "engine.models.granitemoe",
+            ExpertNames("model.layers.{layer}.block_sparse_moe", fused=("input_linear", "output_linear")),
+            "model.layers.{layer}.block_sparse_moe.router.layer",
+        )
+        for model_type in ("granitemoe", "granitemoeshared")
     ),
+    Architecture("kimi_k2", "engine.models.deepseek_v3", _QWEN, _GATE),
     Architecture(
         "lfm2_moe",
         "engine.models.lfm2_moe",

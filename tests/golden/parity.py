@@ -117,6 +117,16 @@ def _under_language_model(tensors: dict[str, torch.Tensor]) -> dict[str, torch.T
     return nested | others
 
 
+def _as_kimi(folder: Path) -> None:
+    """The type of its own and rotary embedding in the former spelling, as the published configuration has them."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    rope = config.pop("rope_parameters")
+    theta = rope.pop("rope_theta")
+    rope["type"] = rope.pop("rope_type")
+    file.write_text(json.dumps(config | {"model_type": "kimi_k2", "rope_theta": theta, "rope_scaling": rope}))
+
+
 ROWS: dict[str, Row] = {
     "mixtral": Row("mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 48, "num_key_value_heads": 2}),
     "mixtral, window, tied": Row("mixtral", {
@@ -159,6 +169,11 @@ ROWS: dict[str, Row] = {
         "embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 6.0,
         "tie_word_embeddings": True,
     }, stream_factor=0.22),
+    "granitemoeshared": Row("granitemoeshared", {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24, "shared_intermediate_size": 40,
+        "num_key_value_heads": 2, "embedding_multiplier": 6.0, "attention_multiplier": 0.3, "residual_multiplier": 0.3,
+        "logits_scaling": 4.0, "attention_bias": True,
+    }, stream_factor=0.3),
     "minimax_m2": Row("minimax_m2", {
         "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 24, "num_key_value_heads": 2, "head_dim": 16,
         "rotary_dim": 8,
@@ -197,6 +212,13 @@ ROWS: dict[str, Row] = {
     "deepseek_v3, one group": Row("deepseek_v3", _LATENT | {
         "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "rope_interleave": False, "q_lora_rank": None,
     }),
+    "kimi_k2": Row("deepseek_v3", _LATENT | {
+        "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
+        "rope_parameters": _YARN | {
+            "rope_theta": 50000.0, "factor": 32.0, "original_max_position_embeddings": 16, "beta_fast": 1.0, "beta_slow": 1.0,
+            "mscale": 1.0, "mscale_all_dim": 1.0,
+        },
+    }, published="kimi_k2", rewrite=_as_kimi),
     "qwen3_next": Row("qwen3_next", _GATED | {"mlp_only_layers": [1], "intermediate_size": 64}),
     "qwen3_5_moe": Row("qwen3_5_moe_text", _GATED),
     "qwen3_5_moe, as published": Row("qwen3_5_moe_text", _GATED, published="qwen3_5_moe", rewrite=_nested("qwen3_5_moe")),
