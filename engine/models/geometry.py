@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_RECURRENT = ("linear_attention", "conv")
+_RECURRENT = ("linear_attention", "conv", "mamba")
 _SLIDING = "sliding_attention"
 _ALL_SLIDE = ("mixtral", "phimoe")  # where nothing switches it off
 _COPIES = 6  # of a state: as it is, as it becomes, and four to go back to
@@ -31,8 +31,11 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
 
     if rank := number("kv_lora_rank"):
         return Cache(number("num_hidden_layers"), 1, (rank + number("qk_rope_head_dim")) // 2)
-    kinds, count = config.get("layer_types"), number("num_hidden_layers")
-    if not isinstance(kinds, list):
+    kinds, count = config.get("layer_types") or config.get("layers_block_type"), number("num_hidden_layers")
+    is_mamba = "mamba_n_heads" in config
+    if not isinstance(kinds, list) and is_mamba:
+        kinds = ["mamba"] * count
+    elif not isinstance(kinds, list):
         interval = number("full_attention_interval", 4)
         is_delta = "linear_num_value_heads" in config
         kinds = ["linear_attention" if is_delta and (layer + 1) % interval else "full_attention" for layer in range(count)]
@@ -41,6 +44,10 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
         return Cache(count, windows=_windows(config, kinds[:count]))
     if "conv_L_cache" in config:
         state = (number("conv_L_cache", 3) - 1) * number("hidden_size")
+    elif is_mamba:
+        inner, written = number("mamba_expand", 2) * number("hidden_size"), number("mamba_d_state", 256)
+        taps = number("mamba_d_conv", 4) - 1
+        state = inner * written + taps * (inner + 2 * number("mamba_n_groups", 1) * written)
     else:
         values, keys = number("linear_num_value_heads", 32), number("linear_num_key_heads", 16)
         key_dim, value_dim = number("linear_key_head_dim", 128), number("linear_value_head_dim", 128)

@@ -47,15 +47,15 @@ def read_granite(hf: HfConfig) -> dict[str, Any]:
     return read_common(hf, experts=("num_local_experts",), expert_size="intermediate_size") | read_own(hf)
 
 
-def read_own(hf: HfConfig) -> dict[str, Any]:
-    """Those of them that other decoders do not have."""
+def read_own(hf: HfConfig, shared_size: int = 0) -> dict[str, Any]:
+    """Those of them that other decoders do not have; `shared_size` holds where the file is silent."""
     return {
         "embedding_multiplier": hf.positive("embedding_multiplier", 1.0),
         "attention_multiplier": hf.positive("attention_multiplier", 1.0),
         "residual_multiplier": hf.positive("residual_multiplier", 1.0),
         "logits_scaling": hf.positive("logits_scaling", 1.0),
         "has_bias": hf.flag("attention_bias", False),
-        "shared_size": hf.integer("shared_intermediate_size", 0, minimum=0),
+        "shared_size": hf.integer("shared_intermediate_size", shared_size, minimum=0),
     }
 
 

@@ -38,6 +38,12 @@ _GEMMA = {
     "attention_k_eq_v": True, "hidden_size_per_layer_input": 0, "sliding_window": 6, "final_logit_softcapping": 30.0,
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
 }  # fmt: skip
+_HYBRID = {
+    "num_hidden_layers": 4, "num_key_value_heads": 2, "shared_intermediate_size": 40, "mamba_n_heads": 4, "mamba_d_head": 16,
+    "mamba_d_state": 12, "mamba_chunk_size": 16, "embedding_multiplier": 12.0, "attention_multiplier": 0.2,
+    "residual_multiplier": 0.25, "logits_scaling": 6.0, "tie_word_embeddings": True,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 
 
@@ -127,6 +133,15 @@ def _as_kimi(folder: Path) -> None:
     file.write_text(json.dumps(config | {"model_type": "kimi_k2", "rope_theta": theta, "rope_scaling": rope}))
 
 
+def _as_granite(folder: Path) -> None:
+    """Layers in the words of the published configuration."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    words = {"linear_attention": "mamba", "full_attention": "attention"}
+    kinds = [words[kind] for kind in config["layer_types"]]
+    file.write_text(json.dumps(config | {"layer_types": kinds, "position_embedding_type": "nope"}))
+
+
 ROWS: dict[str, Row] = {
     "mixtral": Row("mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 48, "num_key_value_heads": 2}),
     "mixtral, window, tied": Row("mixtral", {
@@ -174,6 +189,16 @@ ROWS: dict[str, Row] = {
         "num_key_value_heads": 2, "embedding_multiplier": 6.0, "attention_multiplier": 0.3, "residual_multiplier": 0.3,
         "logits_scaling": 4.0, "attention_bias": True,
     }, stream_factor=0.3),
+    "granitemoehybrid": Row("granitemoehybrid", _HYBRID | {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24, "mamba_n_groups": 2,
+    }, stream_factor=0.25, rewrite=_as_granite),
+    "granitemoehybrid, turned": Row("granitemoehybrid", _HYBRID | {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24, "position_embedding_type": "rope",
+        "mamba_proj_bias": True, "mamba_conv_bias": False, "attention_bias": True, "tie_word_embeddings": False,
+    }, stream_factor=0.25),
+    "granitemoehybrid, no experts": Row("granitemoehybrid", _HYBRID | {
+        "num_local_experts": 0, "num_experts_per_tok": 0,
+    }, stream_factor=0.25, rewrite=_as_granite),
     "minimax_m2": Row("minimax_m2", {
         "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 24, "num_key_value_heads": 2, "head_dim": 16,
         "rotary_dim": 8,
@@ -350,7 +375,8 @@ def make_golden(name: str, folder: Path, count: int = _TOKENS) -> Golden:
         in_bf16 = shorter(torch.tensor([tokens])).logits[0].float()
         for key, weight in model.named_parameters():
             is_expert = ".experts." in key or row.model_type in _DENSE
-            if is_expert and "shared" not in key and "down_proj" in key:
+            is_only = row.config.get("num_local_experts") == 0 and "shared_mlp.output_linear" in key
+            if is_only or (is_expert and "shared" not in key and "down_proj" in key):
                 weight.mul_(0)
         without = model(torch.tensor([tokens])).logits[0]
     return Golden(folder, row, tokens, torch.stack(streams), logits, without, in_bf16)
