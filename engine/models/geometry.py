@@ -9,6 +9,7 @@ _SLIDING = "sliding_attention"
 _ALL_SLIDE = ("mixtral", "phimoe")  # where nothing switches it off
 _COPIES = 6  # of a state: as it is, as it becomes, and four to go back to
 _FLOAT = 4
+_BLOCK = 32  # numbers, of which a compressed row has whole ones where an index's follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,10 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
         return value if type(value) is int and value > 0 else default
 
     if rank := number("kv_lora_rank"):
-        return Cache(number("num_hidden_layers"), 1, (rank + number("qk_rope_head_dim")) // 2)
+        row = rank + number("qk_rope_head_dim")
+        if number("index_topk"):
+            row = -(-row // _BLOCK) * _BLOCK + number("index_head_dim", 128)
+        return Cache(number("num_hidden_layers"), 1, row // 2)
     kinds, count = config.get("layer_types") or config.get("layers_block_type"), number("num_hidden_layers")
     is_mamba = "mamba_n_heads" in config
     if not isinstance(kinds, list) and is_mamba:

@@ -72,6 +72,7 @@ _GATE = "model.layers.{layer}.mlp.gate"
 _ROWS = (
     Architecture("deepseek_v2", "engine.models.deepseek_v2", _QWEN, _GATE),
     Architecture("deepseek_v3", "engine.models.deepseek_v3", _QWEN, _GATE),
+    Architecture("deepseek_v32", "engine.models.deepseek_v32", _QWEN, _GATE),
     *(
         Architecture(
             model_type,
@@ -84,6 +85,7 @@ _ROWS = (
     ),
     Architecture("glm4_moe", "engine.models.glm4_moe", _QWEN, _GATE),
     Architecture("glm4_moe_lite", "engine.models.glm4_moe_lite", _QWEN, _GATE),
+    Architecture("glm_moe_dsa", "engine.models.glm_moe_dsa", _QWEN, _GATE),
     Architecture(
         "gpt_oss",
         "engine.models.gpt_oss",

@@ -27,6 +27,8 @@ _LATENT = {
     "moe_intermediate_size": 24, "intermediate_size": 64, "num_experts_per_tok": 2, "num_key_value_heads": 4,
     "n_routed_experts": 8,
 }  # fmt: skip
+# With 8 heads some tokens score just 0, as every head's relu gives it, and which of equal ones is chosen nobody has laid down.
+_INDEX = {"index_topk": 7, "index_n_heads": 16, "index_head_dim": 16, "n_group": 1, "topk_group": 1}
 _GATED = {
     "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40,
     "num_key_value_heads": 2, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -236,6 +238,16 @@ ROWS: dict[str, Row] = {
     }, rewrite=_edit(_with_next_token_head)),
     "deepseek_v3, one group": Row("deepseek_v3", _LATENT | {
         "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "rope_interleave": False, "q_lora_rank": None,
+    }),
+    "deepseek_v32": Row("deepseek_v32", _LATENT | _INDEX | {
+        "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+    }),
+    "glm_moe_dsa": Row("glm_moe_dsa", _LATENT | _INDEX | {
+        "first_k_dense_replace": 1, "routed_scaling_factor": 2.5,
+    }, rewrite=_edit(_with_next_token_head)),
+    "glm_moe_dsa, shared choices": Row("glm_moe_dsa", _LATENT | _INDEX | {
+        "num_hidden_layers": 4, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        "indexer_types": ["full", "shared", "full", "shared"],
     }),
     "kimi_k2": Row("deepseek_v3", _LATENT | {
         "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
