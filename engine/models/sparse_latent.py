@@ -106,7 +106,7 @@ class _Index:
         queries = self._turned(queries, rotation)  # [T, heads, D]
         shares = self._kernels.linear(normed, self._shares) * (config.index_heads * config.index_dim) ** -0.5  # [T, heads]
         seen = rows[0, :end]
-        table = plain(numbers(seen)) if seen.dtype == torch.uint8 else plain(seen)
+        table = plain(numbers(seen).contiguous())  # a copy where kept in 8 bits
         at_once = max(1, MOST_LOGITS // (config.index_heads * end))
         found = [low.new_empty(0, config.index_top_k, dtype=torch.long)]
         for begin in range(0, len(low), at_once):

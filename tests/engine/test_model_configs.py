@@ -36,12 +36,30 @@ _CASES: list[tuple[str, str, Any, str]] = [
     ("deepseek_v3, YaRN", "topk_method", "greedy", "topk_method is 'greedy'"),
     ("deepseek_v3, YaRN", "kv_lora_rank", None, "kv_lora_rank"),
     ("deepseek_v2, as Lite", "norm_topk_prob", True, "norm_topk_prob"),
+    ("deepseek_v32", "index_topk", None, "index_topk is missing"),
+    ("deepseek_v32", "index_head_dim", 6, "index_head_dim 6"),
+    ("deepseek_v32", "q_lora_rank", None, "q_lora_rank is missing"),
+    ("deepseek_v32", "scoring_func", "softmax", "scoring_func is 'softmax'"),
+    ("glm_moe_dsa", "indexer_types", ["shared", "full", "full"], "indexer_types begins with shared"),
+    ("glm_moe_dsa", "indexer_types", ["full", "none", "full"], "indexer_types"),
+    ("glm_moe_dsa", "indexer_rope_interleave", "yes", "indexer_rope_interleave is 'yes'"),
     ("glm4_moe_lite", "mlp_layer_types", ["dense", "odd", "sparse"], "mlp_layer_types"),
     ("qwen3_next", "linear_num_value_heads", 3, "linear_num_value_heads 3"),
     ("gemma4", "num_kv_shared_layers", 2, "num_kv_shared_layers"),
     ("gemma4", "hidden_size_per_layer_input", 16, "hidden_size_per_layer_input"),
     ("gemma4", "enable_moe_block", False, "enable_moe_block"),
 ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_which_layers_share_a_choice_has_three_spellings() -> None:
+    config = tiny_config("glm_moe_dsa, shared choices").to_dict()
+    wanted = _read(config).has_index
+    assert wanted == (True, False, True, False)
+    spelled = {key: value for key, value in config.items() if key != "indexer_types"}
+    assert _read(spelled | {"index_topk_pattern": "FSFS"}).has_index == wanted
+    assert _read(spelled | {"index_topk_freq": 2, "index_skip_topk_offset": 1}).has_index == wanted
+    assert _read(spelled).has_index == (True,) * 4
 
 
 def _read(config: dict[str, Any]) -> Any:
