@@ -22,6 +22,8 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
     "glm4_moe_lite": ("FP8 blocks", "NVFP4, ModelOpt", "AWQ"),
     "deepseek_v2, as Lite": ("FP8 tensor", "GPTQ"),
     "deepseek_v3, YaRN": ("FP8 blocks", "FP4 experts, FP8 dense", "MXFP4, Quark", "NVFP4, ModelOpt", "AWQ"),
+    "deepseek_v32": ("FP8 blocks", "NVFP4, ModelOpt"),
+    "glm_moe_dsa": ("FP8 blocks", "NVFP4, ModelOpt"),
     "kimi_k2": ("FP8 blocks", "INT4 by 32", "NVFP4, ModelOpt"),
     "minimax_m2": ("FP8 blocks", "MXFP4, Quark", "NVFP4, ModelOpt", "AWQ"),
     "gemma4": ("NVFP4, ModelOpt", "FP8 channels"),
@@ -30,7 +32,7 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _PLAIN = (
     "embed_tokens", "lm_head", "mlp.gate.weight", "block_sparse_moe.gate.weight", "router", "shared_expert_gate", "in_proj_a",
-    "in_proj_b", "norm",
+    "in_proj_b", "norm", "weights_proj",
 )  # fmt: skip
 
 
