@@ -91,6 +91,7 @@ def _footprint(
         num_layers=config.num_layers,
         kv_layers=config.kv_layers,
         windows=tuple(Counter(filter(None, config.kept_windows)).items()),
+        choice=config.choice,
         state_bytes=KvCache.state_bytes(config.state_values),
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,

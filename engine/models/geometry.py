@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.plan.footprint import Choice
+
 _RECURRENT = ("linear_attention", "conv", "mamba")
 _SLIDING = "sliding_attention"
 _ALL_SLIDE = ("mixtral", "phimoe")  # where nothing switches it off
@@ -21,6 +23,7 @@ class Cache:
     head_dim: int = 0
     state_bytes: int = 0
     windows: tuple[tuple[int, int], ...] = ()  # (tokens, layers) of those that see only so many
+    choice: Choice | None = None  # of layers that do not read all that they keep
 
 
 def cache_of(config: Mapping[str, Any]) -> Cache:
@@ -31,10 +34,11 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
         return value if type(value) is int and value > 0 else default
 
     if rank := number("kv_lora_rank"):
-        row = rank + number("qk_rope_head_dim")
-        if number("index_topk"):
-            row = -(-row // _BLOCK) * _BLOCK + number("index_head_dim", 128)
-        return Cache(number("num_hidden_layers"), 1, row // 2)
+        layers, row, index = number("num_hidden_layers"), rank + number("qk_rope_head_dim"), number("index_head_dim", 128)
+        if not (most := number("index_topk")):
+            return Cache(layers, 1, row // 2)
+        choice = Choice(most, row, sum(indexed_layers(config, layers)), number("index_n_heads"), index)
+        return Cache(layers, 1, (-(-row // _BLOCK) * _BLOCK + index) // 2, choice=choice)
     kinds, count = config.get("layer_types") or config.get("layers_block_type"), number("num_hidden_layers")
     is_mamba = "mamba_n_heads" in config
     if not isinstance(kinds, list) and is_mamba:
@@ -58,6 +62,18 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
         taps = number("linear_conv_kernel_dim", 4) - 1
         state = values * key_dim * value_dim + taps * (2 * keys * key_dim + values * value_dim)
     return Cache(layers=count - recurrent, state_bytes=_COPIES * recurrent * state * _FLOAT)
+
+
+def indexed_layers(config: Mapping[str, Any], layers: int) -> list[bool]:
+    """Whether each has an index of its own, of those that may also read what an earlier one has chosen: by a word for each, by
+    letters, or by a step after some first ones. Whatever else stands there counts as having one."""
+    kinds = config.get("indexer_types") or config.get("index_topk_pattern")
+    if isinstance(kinds, str | list):
+        return [str(kind)[:1].lower() != "s" for kind in kinds[:layers]]
+    step, offset = config.get("index_topk_freq") or 1, config.get("index_skip_topk_offset", 2)
+    if type(step) is not int or type(offset) is not int:
+        return [True] * layers
+    return [max(layer - offset + 1, 0) % max(step, 1) == 0 for layer in range(layers)]
 
 
 def _windows(config: Mapping[str, Any], kinds: Sequence[Any]) -> tuple[tuple[int, int], ...]:

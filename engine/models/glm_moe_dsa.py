@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.models import deepseek_v32
+from engine.models.geometry import indexed_layers
 from engine.models.hf_config import HfConfig
 
 weight_shapes, build = deepseek_v32.weight_shapes, deepseek_v32.build
 _OWN, _EARLIER = "full", "shared"
-
-
 _LETTERS = {"F": _OWN, "S": _EARLIER}
 
 
@@ -20,20 +19,20 @@ _LETTERS = {"F": _OWN, "S": _EARLIER}
 class Config(deepseek_v32.Config):
     @classmethod
     def read(cls, values: dict[str, Any], name: str) -> "Config":
-        pattern = values.get("index_topk_pattern")
-        if isinstance(pattern, str):
-            values = values | {"index_topk_pattern": [_LETTERS.get(letter, letter) for letter in pattern]}
-        key = "index_topk_pattern" if values.get("indexer_types") is None else "indexer_types"
         hf = HfConfig(values, name)
-        return cls(**deepseek_v32.read_layers(hf, interleaved=True, has_index=_has_index(hf, key), eps=1e-5))
+        return cls(**deepseek_v32.read_layers(hf, interleaved=True, has_index=_has_index(values, hf, name), eps=1e-5))
 
 
-def _has_index(hf: HfConfig, key: str) -> list[bool]:
-    """By layer: words under that key, or a step after some first layers."""
-    count, step = hf.num_layers(), hf.integer("index_topk_freq", 1)
-    offset = hf.integer("index_skip_topk_offset", 2, minimum=0)
-    default = [_EARLIER if max(layer - offset + 1, 0) % step else _OWN for layer in range(count)]
-    kinds = hf.kinds(key, count, (_OWN, _EARLIER), default)
-    if kinds[0] != _OWN:
-        raise hf.error(f"{key} begins with {kinds[0]}, and no layer before it has chosen")
-    return [kind == _OWN for kind in kinds]
+def _has_index(values: dict[str, Any], hf: HfConfig, name: str) -> list[bool]:
+    """By layer; what `indexed_layers` reads of it is checked here."""
+    count, key = hf.num_layers(), "indexer_types" if values.get("indexer_types") is not None else "index_topk_pattern"
+    hf.integer("index_topk_freq", 1)
+    hf.integer("index_skip_topk_offset", 2, minimum=0)
+    words = values.get(key)
+    if isinstance(words, str):
+        words = [_LETTERS.get(letter, letter) for letter in words]
+    HfConfig({key: words}, name).kinds(key, count, (_OWN, _EARLIER), [_OWN] * count)
+    found = indexed_layers(values, count)
+    if not found[0]:
+        raise hf.error(f"{key} begins with a layer that sees what an earlier one has chosen")
+    return found

@@ -22,6 +22,7 @@ from engine.models.decoder import Shapes
 from engine.models.hf_config import HfConfig
 from engine.models.latent import Given, LatentConfig, Mix, halved, read_latent
 from engine.models.layers import Weights
+from engine.plan.footprint import Choice
 
 _NORM_EPS = 1e-6  # of the index's keys; no config key
 
@@ -33,6 +34,15 @@ class SparseConfig(LatentConfig):
     index_top_k: int  # tokens that one sees
     is_index_interleaved: bool  # as `is_interleaved`, in the index
     has_index: tuple[bool, ...]  # by layer; the others see what the last one before has chosen
+
+    @property
+    def row_dim(self) -> int:
+        """Numbers that are kept of a token beside the index's."""
+        return self.rank + self.turned_dim
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.index_top_k, self.row_dim, self.has_index.count(True), self.index_heads, self.index_dim)
 
 
 def read_sparse(hf: HfConfig, *, interleaved: bool, has_index: Sequence[bool], **defaults: Any) -> dict[str, Any]:
@@ -134,8 +144,8 @@ class _MixChosen:
 
     def __call__(self, given: Given, kv: KvCache) -> torch.Tensor:
         config = self._config
-        dims = (config.rank + config.turned_dim, config.index_dim)
-        (rows, *of_index), start = kv.several(self._layer, *dims[: 1 + self._has_own])
+        dims = (config.row_dim, config.index_dim) if self._has_own else (config.row_dim,)
+        (rows, *of_index), start = kv.several(self._layer, config.index_top_k, *dims)
         keep(rows, start, given.row)
         if self._has_own:
             self._index.choose(given, of_index[0], start)

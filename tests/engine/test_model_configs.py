@@ -40,7 +40,7 @@ _CASES: list[tuple[str, str, Any, str]] = [
     ("deepseek_v32", "index_head_dim", 6, "index_head_dim 6"),
     ("deepseek_v32", "q_lora_rank", None, "q_lora_rank is missing"),
     ("deepseek_v32", "scoring_func", "softmax", "scoring_func is 'softmax'"),
-    ("glm_moe_dsa", "indexer_types", ["shared", "full", "full"], "indexer_types begins with shared"),
+    ("glm_moe_dsa", "indexer_types", ["shared", "full", "full"], "indexer_types begins with a layer"),
     ("glm_moe_dsa", "indexer_types", ["full", "none", "full"], "indexer_types"),
     ("glm_moe_dsa", "indexer_rope_interleave", "yes", "indexer_rope_interleave is 'yes'"),
     ("glm4_moe_lite", "mlp_layer_types", ["dense", "odd", "sparse"], "mlp_layer_types"),
@@ -60,6 +60,14 @@ def test_which_layers_share_a_choice_has_three_spellings() -> None:
     assert _read(spelled | {"index_topk_pattern": "FSFS"}).has_index == wanted
     assert _read(spelled | {"index_topk_freq": 2, "index_skip_topk_offset": 1}).has_index == wanted
     assert _read(spelled).has_index == (True,) * 4
+    for key, value in (
+        ("index_topk_pattern", "FSXF"),
+        ("index_topk_pattern", "FS"),
+        ("index_topk_freq", 0),
+        ("index_topk_pattern", 3),
+    ):
+        with pytest.raises(EngineError, match=rf"config\.json of tiny: {key} is "):
+            _read(spelled | {key: value})
 
 
 def _read(config: dict[str, Any]) -> Any:
