@@ -24,6 +24,8 @@ def selective_scan(
     those of a group of heads. `following` gets what S becomes. Within a chunk, with A the running product of a, token t reads
     A_t c_t^T S + sum over j up to t of A_t / A_j (c_t b_j) x_j.
     """
+    if len(x) == 1:
+        return _one_step(x[0], b[0], c[0], decay[0], memory, following)[None]
     groups, (heads, state, size) = b.shape[1], memory.shape
     read = []
     for start in range(0, len(x), _CHUNK):
@@ -40,6 +42,16 @@ def selective_scan(
         following.baddbmm_(_by_head(keys, heads).mT, values * left)
         memory = following
     return torch.cat(read, dim=1).transpose(0, 1)
+
+
+def _one_step(
+    x: torch.Tensor, b: torch.Tensor, c: torch.Tensor, decay: torch.Tensor, memory: torch.Tensor, following: torch.Tensor
+) -> torch.Tensor:
+    """The rule itself: x [H, P], decay [H], b and c [G, N], to [H, P]."""
+    torch.mul(memory, decay.exp()[:, None, None], out=following)
+    by_group = following.view(len(b), -1, *memory.shape[1:])  # [G, H / G, N, P]
+    by_group.addcmul_(b[:, None, :, None], x.view(len(b), -1, 1, x.shape[1]))
+    return (c[:, None, None] @ by_group).view(x.shape)
 
 
 def gated_group_norm(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, groups: int, eps: float) -> torch.Tensor:
