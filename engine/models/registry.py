@@ -103,7 +103,7 @@ _ROWS = (
         _GRANITE_GATE,
         whole=_WholeLayers("model.layers.{layer}.shared_mlp", fused=_LINEAR),
     ),
-    Architecture("kimi_k2", "engine.models.deepseek_v3", _QWEN, _GATE),
+    *(Architecture(model_type, "engine.models.deepseek_v3", _QWEN, _GATE) for model_type in ("kimi_k2", "kimi_k25")),
     Architecture(
         "lfm2_moe",
         "engine.models.lfm2_moe",

@@ -50,6 +50,15 @@ _HYBRID = {
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 
 
+_KIMI = _LATENT | {
+    "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
+    "rope_parameters": _YARN | {
+        "rope_theta": 50000.0, "factor": 32.0, "original_max_position_embeddings": 16, "beta_fast": 1.0, "beta_slow": 1.0,
+        "mscale": 1.0, "mscale_all_dim": 1.0,
+    },
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Row:
     """`config` for transformers beside what all tiny models share. `stream_factor` makes our residual stream theirs."""
@@ -134,6 +143,22 @@ def _as_kimi(folder: Path) -> None:
     theta = rope.pop("rope_theta")
     rope["type"] = rope.pop("rope_type")
     file.write_text(json.dumps(config | {"model_type": "kimi_k2", "rope_theta": theta, "rope_scaling": rope}))
+
+
+def _as_kimi_that_sees(folder: Path) -> None:
+    """Kimi K2.5 and later: the text of K2 under a name of its own, beside a tower."""
+    _as_kimi(folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps({"model_type": "kimi_k25", "text_config": json.loads(file.read_text())}))
+    _edit(_beside_tower)(folder)
+
+
+def _beside_tower(tensors: Tensors) -> Tensors:
+    nested = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    return nested | {
+        "vision_tower.encoder.blocks.0.wqkv.weight": torch.ones(2, 2),
+        "mm_projector.linear_1.weight": torch.ones(2, 2),
+    }
 
 
 def _as_granite(folder: Path) -> None:
@@ -250,13 +275,8 @@ ROWS: dict[str, Row] = {
         "num_hidden_layers": 4, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
         "indexer_types": ["full", "shared", "full", "shared"],
     }),
-    "kimi_k2": Row("deepseek_v3", _LATENT | {
-        "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
-        "rope_parameters": _YARN | {
-            "rope_theta": 50000.0, "factor": 32.0, "original_max_position_embeddings": 16, "beta_fast": 1.0, "beta_slow": 1.0,
-            "mscale": 1.0, "mscale_all_dim": 1.0,
-        },
-    }, published="kimi_k2", rewrite=_as_kimi),
+    "kimi_k2": Row("deepseek_v3", _KIMI, published="kimi_k2", rewrite=_as_kimi),
+    "kimi_k25, as published": Row("deepseek_v3", _KIMI, published="kimi_k25", rewrite=_as_kimi_that_sees),
     "qwen3_next": Row("qwen3_next", _GATED | {"mlp_only_layers": [1], "intermediate_size": 64}),
     "qwen3_5_moe": Row("qwen3_5_moe_text", _GATED),
     "qwen3_5_moe, as published": Row("qwen3_5_moe_text", _GATED, published="qwen3_5_moe", rewrite=_nested("qwen3_5_moe")),
