@@ -30,6 +30,7 @@ def read_layers(hf: HfConfig, **defaults: Any) -> dict[str, Any]:
     hf.expect("scoring_func", "sigmoid")
     hf.expect("topk_method", "noaux_tc")
     hf.expect("moe_layer_freq", 1)
+    hf.expect("mlp_bias", False)
     experts = ("n_routed_experts", "num_local_experts")
     common = read_sparse(hf, experts=experts, moe_layers=sparse_by_kind(hf, 3), **defaults)
     return common | {"shared": read_shared(hf, common, renormalise=True)}

@@ -39,6 +39,7 @@ class Config(granitemoe.Config):
     def read(cls, values: dict[str, Any], name: str) -> "Config":
         hf = HfConfig(values, name)
         hf.expect("position_embedding_type", None, "nope", "rope")
+        hf.expect("normalization_function", "rmsnorm")
         has_router = hf.integer("num_local_experts", 8, minimum=0) > 0
         if not has_router:
             whole = {"num_local_experts": 1, "num_experts_per_tok": 1}

@@ -111,22 +111,30 @@ class _Index:
         )
         keep(rows, start, self._turned(keys[:, None], given.rotation))
         few = _seeing_all(config, start, len(given.normed))
-        low, normed, rotation = given.low[few:], given.normed[few:], (given.rotation[0][few:], given.rotation[1][few:])
-        queries = self._kernels.linear(low, self._queries).view(len(low), config.index_heads, config.index_dim)
-        queries = self._turned(queries, rotation)  # [T, heads, D]
-        shares = self._kernels.linear(normed, self._shares) * (config.index_heads * config.index_dim) ** -0.5  # [T, heads]
-        seen = rows[0, :end]
+        if few == len(given.normed):
+            self.chosen = rows.new_empty(0, config.index_top_k, dtype=torch.long)
+            return
+        cosine, sine = given.rotation
+        queries = self._kernels.linear(given.low[few:], self._queries).view(-1, config.index_heads, config.index_dim)
+        shares = self._kernels.linear(given.normed[few:], self._shares)  # [T, heads]
+        self.chosen = self._best(self._turned(queries, (cosine[few:], sine[few:])), shares, rows[0, :end])
+
+    def _best(self, queries: torch.Tensor, shares: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """In order, for queries [T, heads, D] of the last tokens of those whose keys are `seen` [S, ...]; some at a time."""
+        (count, heads, dim), end = queries.shape, len(seen)
+        shares = shares * (heads * dim) ** -0.5
         table = plain(numbers(seen).contiguous())  # a copy where kept in 8 bits
-        at_once = max(1, MOST_LOGITS // (config.index_heads * end))
-        found = [low.new_empty(0, config.index_top_k, dtype=torch.long)]
-        for begin in range(0, len(low), at_once):
-            part = queries[begin : begin + at_once]
-            scores = self._kernels.linear(part.flatten(0, 1), table).relu_().view(len(part), config.index_heads, end)
-            wanted = torch.einsum("th,ths->ts", shares[begin : begin + at_once], scores)
-            position = torch.arange(start + few + begin, start + few + begin + len(part), device=wanted.device)
-            wanted.masked_fill_(torch.arange(end, device=wanted.device) > position[:, None], float("-inf"))
-            found.append(wanted.topk(config.index_top_k, dim=-1, sorted=False).indices)
-        self.chosen = torch.cat(found)
+        positions = torch.arange(end, device=queries.device)
+        at_once = max(1, MOST_LOGITS // (heads * end))
+        found = []
+        for first_token in range(0, count, at_once):
+            part = slice(first_token, min(count, first_token + at_once))
+            scores = self._kernels.linear(queries[part].flatten(0, 1), table).relu_().view(-1, heads, end)
+            wanted = torch.einsum("th,ths->ts", shares[part], scores)
+            own = positions[end - count :][part]
+            wanted.masked_fill_(positions > own[:, None], float("-inf"))
+            found.append(wanted.topk(self._config.index_top_k, dim=-1).indices.sort(dim=-1).values)
+        return torch.cat(found)
 
     def _turned(self, x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
         """The first values of each head of x [T, heads, D]."""
