@@ -42,7 +42,7 @@ _GEMMA = {
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
 }  # fmt: skip
 _HYBRID = {
-    "num_hidden_layers": 4, "num_key_value_heads": 2, "shared_intermediate_size": 40, "mamba_n_heads": 4, "mamba_d_head": 16,
+    "num_hidden_layers": 4, "num_key_value_heads": 2, "shared_intermediate_size": 40, "mamba_n_heads": 4, "mamba_d_head": "auto",
     "mamba_d_state": 12, "mamba_chunk_size": 16, "embedding_multiplier": 12.0, "attention_multiplier": 0.2,
     "residual_multiplier": 0.25, "logits_scaling": 6.0, "tie_word_embeddings": True,
     "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
