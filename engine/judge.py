@@ -259,6 +259,8 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
     head = sum(ref.nbytes for tensor, ref in checkpoint.tensors.items() if tensor.startswith("lm_head."))
     heads, hidden = _integer(config, name, "num_attention_heads"), _integer(config, name, "hidden_size")
     inner = "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size"
+    if architecture.whole is not None and architecture.is_dense:
+        inner = "shared_intermediate_size"
     return Footprint(
         name=name.split("/")[-1],
         architecture=architecture.model_type,
@@ -276,6 +278,7 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
         head_dim=cache.head_dim or _integer(config, name, "head_dim", hidden // heads),
         kv_layers=cache.layers,
         windows=cache.windows,
+        choice=cache.choice,
         state_bytes=cache.state_bytes,
         hidden_size=hidden,
         expert_size=_integer(config, name, inner),

@@ -14,7 +14,7 @@ from engine.errors import EngineError
 from engine.experts.bind import ExpertFormat, recognise_experts
 from engine.kv.cache import KvCache
 from engine.models.decoder import swiglu_shapes
-from engine.models.dense import Dense, find_dense
+from engine.models.dense import Dense, check_surplus, find_dense
 from engine.models.hf_config import HfConfig
 from engine.models.published import text_part
 from engine.models.registry import Architecture, find
@@ -48,6 +48,7 @@ def inspect(folder: Path) -> Source:
         module = architecture.load()
         config = module.Config.read(checkpoint.config, checkpoint.name)
         dense = find_dense(checkpoint, module.weight_shapes(config))
+        check_surplus(checkpoint, dense, architecture.experts, config.num_layers)
         experts = map_experts(checkpoint, architecture.experts)
         expert_format = recognise_experts(experts, architecture.experts, quantization_of(checkpoint.config))
     _check_experts(checkpoint, config, experts, expert_format)
@@ -90,6 +91,7 @@ def _footprint(
         num_layers=config.num_layers,
         kv_layers=config.kv_layers,
         windows=tuple(Counter(filter(None, config.kept_windows)).items()),
+        choice=config.choice,
         state_bytes=KvCache.state_bytes(config.state_values),
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,

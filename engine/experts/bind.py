@@ -12,7 +12,7 @@ from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import ExpertTable
-from engine.kernels.weights import PLAIN, Weight
+from engine.kernels.weights import COLUMNS_OUTERMOST, PLAIN, Weight
 from engine.quant.layout import Layout, unusable
 from engine.quant.registry import recognise, require_one_format
 from engine.tiers.arena import part_start
@@ -78,6 +78,8 @@ def _stem(parts: Mapping[str, TensorRef]) -> str:
 def _check_halves(both: Layout, parts: Mapping[str, TensorRef]) -> None:
     """Gate and up of one tensor are used as two matrices: a block of scales may not lie in both."""
     half = both.rows // 2
+    if both.format in COLUMNS_OUTERMOST:
+        raise unusable(parts[both.data], both.kind, "gate and up are one matrix, which this format does not let part")
     if both.rows % 2 or (both.scales and both.block_rows < both.rows and half % both.block_rows):
         reason = f"its {both.rows} rows are not twice a whole number of {both.block_rows or 1}-row blocks"
         raise unusable(parts[both.data], both.kind, reason)

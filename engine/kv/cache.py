@@ -37,7 +37,8 @@ class KvCache:
         self._sees = tuple(windows) or (None,) * num_layers
         self._rows = [capacity if window is None else rows_kept(window, capacity, chunk) for window in self._sees]
         self._memory = _memory(self._token_bytes, self._rows, device or torch.device("cpu"))
-        self._layers: dict[int, torch.Tensor] = {}  # those that keep something of each token: [parts, H, rows, ...]
+        self._layers: dict[int, tuple[torch.Tensor, ...]] = {}  # those that keep something of each token: [H, rows, ...]
+        self._reads: dict[int, int] = {}  # rows of the first kind for a token, of layers with several kinds
         self._windows, self._states = Windows(), States(device)
         self.capacity = capacity
         self.length = 0
@@ -55,17 +56,35 @@ class KvCache:
         memory = self._of(layer, 1, 1, 2 * self._heads * self._dim)
         return memory[0], self._windows.start(layer, self.length, count)
 
-    def _of(self, layer: int, parts: int, heads: int, dim: int) -> torch.Tensor:
+    def several(self, layer: int, most: int, *dims: int) -> tuple[tuple[torch.Tensor, ...], int]:
+        """The same for a layer that sees all tokens and keeps several rows of each, of so many numbers: each [1, rows, ...].
+
+        Of the first kind it reads `most` rows for a token, of the others all.
+        """
+        if layer not in self._layers:
+            assert self._sees[layer] is None, "a window has rows of one kind"
+            dtype, rows = DTYPES[self._type], self._rows[layer]
+            shapes = [(1, rows, width(dtype, dim)) for dim in dims]
+            self._layers[layer], self._reads[layer] = self._laid_out(layer, shapes), most
+        return self._layers[layer], self.length
+
+    def _of(self, layer: int, parts: int, heads: int, dim: int) -> tuple[torch.Tensor, ...]:
         if layer not in self._layers:
             dtype, rows = DTYPES[self._type], self._rows[layer]
-            shape = (parts, heads, rows, width(dtype, dim))
-            nbytes = math.prod(shape) * dtype.itemsize
-            assert nbytes <= len(self._memory[layer]), f"layer {layer} keeps more of a token than was planned"
-            self._layers[layer] = self._memory[layer][:nbytes].view(dtype).view(shape)
+            (memory,) = self._laid_out(layer, [(parts, heads, rows, width(dtype, dim))])
+            self._layers[layer] = memory.unbind()
             window = self._sees[layer]
             if window is not None and rows < self.capacity:
-                self._windows.add(layer, self._layers[layer], window)
+                self._windows.add(layer, memory, window)
         return self._layers[layer]
+
+    def _laid_out(self, layer: int, shapes: Sequence[tuple[int, ...]]) -> tuple[torch.Tensor, ...]:
+        """Tensors of these shapes one after another in the layer's memory."""
+        dtype, sizes = DTYPES[self._type], [math.prod(shape) for shape in shapes]
+        nbytes = sum(sizes) * dtype.itemsize
+        assert nbytes <= len(self._memory[layer]), f"layer {layer} keeps more of a token than was planned"
+        parts = torch.split(self._memory[layer][:nbytes].view(dtype), sizes)
+        return tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
 
     def state(self, layer: int, *shapes: tuple[int, ...]) -> tuple[Tensors, Tensors]:
         """Of a recurrent layer: its tensors, to be read, and those that the pass must fill. See `States`."""
@@ -103,7 +122,13 @@ class KvCache:
     def read_bytes(self, count: int) -> int:
         """What a pass over `count` tokens reads of the layers that keep any."""
         seen = self.length + count
-        return sum(min(seen, (self._sees[layer] or seen) + count - 1) for layer in self._layers) * self._token_bytes
+        like = [min(seen, (self._sees[layer] or seen) + count - 1) for layer in self._layers if layer not in self._reads]
+        return sum(like) * self._token_bytes + sum(self._chosen_bytes(layer, seen, count) for layer in self._reads)
+
+    def _chosen_bytes(self, layer: int, seen: int, count: int) -> int:
+        """As `count` tokens may choose all different rows."""
+        rows, *others = (part.shape[-1] * part.itemsize for part in self._layers[layer])
+        return min(seen, count * self._reads[layer]) * rows + seen * sum(others)
 
     @property
     def _token_bytes(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from engine.kernels.weights import ExpertMath
 from engine.models.hf_config import HfConfig
 from engine.models.rope import Scaling
+from engine.plan.footprint import Choice
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class DecoderConfig:
     def kept_windows(self) -> tuple[int | None, ...]:
         """How many tokens each layer sees, its own included; None for all."""
         return (None,) * self.num_layers
+
+    @property
+    def choice(self) -> Choice | None:
+        """What of the tokens kept a layer reads, where that is not all that it sees."""
+        return None
 
     @property
     def state_values(self) -> int:

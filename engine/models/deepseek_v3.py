@@ -1,6 +1,7 @@
-"""DeepSeek-V3 (V3, V3.1, R1): latent attention, experts in groups routed by sigmoid, the first layers dense.
+"""DeepSeek-V3 (V3, V3.1, R1) and the text of Kimi K2 to K2.7: latent attention, experts in groups routed by sigmoid, the first
+layers dense.
 
-Source: DeepSeek-AI 2024, DeepSeek-V3 technical report, and the published configuration.
+Source: DeepSeek-AI 2024, DeepSeek-V3 technical report; Moonshot AI 2025, Kimi K2; and the published configurations.
 """
 
 from dataclasses import dataclass

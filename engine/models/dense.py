@@ -1,10 +1,12 @@
 """The tensors that every token needs: found in the headers, checked against what the model declares, bound once loaded."""
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
 
+from engine.checkpoint.experts import ExpertNames
 from engine.checkpoint.index import Checkpoint
 from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
@@ -16,6 +18,8 @@ from engine.quant.registry import by_stem, quantization_of, recognise
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _EMBEDDING = "model.embed_tokens"
+_OF_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_DERIVED = re.compile(r".*\b(inv_freq|masked_bias|\w+_scale)")  # what follows from config.json; scales of a cache or of inputs
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,23 @@ def find_dense(checkpoint: Checkpoint, shapes: Shapes) -> Dense:
     _check_float(_EMBEDDING, checkpoint.tensor(f"{_EMBEDDING}.weight").dtype)
     less_one = frozenset(name for name, shape in shapes.items() if isinstance(shape, StoredLessOne))
     return Dense(layouts, vectors, less_one)
+
+
+def check_surplus(checkpoint: Checkpoint, dense: Dense, experts: ExpertNames, num_layers: int) -> None:
+    """Raises `EngineError` naming a tensor of the model's own layers that nothing would compute with.
+
+    A bias of a matrix is computed with whether it is listed or not: GPTQ releases have zeros there.
+    """
+    known = {ref.name for _, parts in dense.layouts.values() for ref in parts.values()} | dense.vectors.keys()
+    for name, ref in checkpoint.tensors.items():
+        match = _OF_LAYER.fullmatch(name)
+        if match is None or int(match[1]) >= num_layers or name in known or experts.find(name) or _DERIVED.fullmatch(match[2]):
+            continue
+        raise EngineError(
+            "checkpoint.surplus_tensor",
+            f"{ref.file.name} of {checkpoint.name} holds {name}, which a model as its config.json describes it does not have.",
+            "config.json and weights are of different models: get both again.",
+        )
 
 
 def missing(checkpoint: Checkpoint, name: str) -> EngineError:

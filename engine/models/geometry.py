@@ -4,11 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_RECURRENT = ("linear_attention", "conv")
+from engine.plan.footprint import Choice
+
+_RECURRENT = ("linear_attention", "conv", "mamba")
 _SLIDING = "sliding_attention"
 _ALL_SLIDE = ("mixtral", "phimoe")  # where nothing switches it off
 _COPIES = 6  # of a state: as it is, as it becomes, and four to go back to
 _FLOAT = 4
+_BLOCK = 32  # numbers, of which a compressed row has whole ones where an index's follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,7 @@ class Cache:
     head_dim: int = 0
     state_bytes: int = 0
     windows: tuple[tuple[int, int], ...] = ()  # (tokens, layers) of those that see only so many
+    choice: Choice | None = None  # of layers that do not read all that they keep
 
 
 def cache_of(config: Mapping[str, Any]) -> Cache:
@@ -30,9 +34,16 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
         return value if type(value) is int and value > 0 else default
 
     if rank := number("kv_lora_rank"):
-        return Cache(number("num_hidden_layers"), 1, (rank + number("qk_rope_head_dim")) // 2)
-    kinds, count = config.get("layer_types"), number("num_hidden_layers")
-    if not isinstance(kinds, list):
+        layers, row, index = number("num_hidden_layers"), rank + number("qk_rope_head_dim"), number("index_head_dim", 128)
+        if not (most := number("index_topk")):
+            return Cache(layers, 1, row // 2)
+        choice = Choice(most, row, sum(indexed_layers(config, layers)), number("index_n_heads"), index)
+        return Cache(layers, 1, (-(-row // _BLOCK) * _BLOCK + index) // 2, choice=choice)
+    kinds, count = config.get("layer_types") or config.get("layers_block_type"), number("num_hidden_layers")
+    is_mamba = "mamba_n_heads" in config
+    if not isinstance(kinds, list) and is_mamba:
+        kinds = ["mamba"] * count
+    elif not isinstance(kinds, list):
         interval = number("full_attention_interval", 4)
         is_delta = "linear_num_value_heads" in config
         kinds = ["linear_attention" if is_delta and (layer + 1) % interval else "full_attention" for layer in range(count)]
@@ -41,12 +52,28 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
         return Cache(count, windows=_windows(config, kinds[:count]))
     if "conv_L_cache" in config:
         state = (number("conv_L_cache", 3) - 1) * number("hidden_size")
+    elif is_mamba:
+        inner, written = number("mamba_expand", 2) * number("hidden_size"), number("mamba_d_state", 256)
+        taps = number("mamba_d_conv", 4) - 1
+        state = inner * written + taps * (inner + 2 * number("mamba_n_groups", 1) * written)
     else:
         values, keys = number("linear_num_value_heads", 32), number("linear_num_key_heads", 16)
         key_dim, value_dim = number("linear_key_head_dim", 128), number("linear_value_head_dim", 128)
         taps = number("linear_conv_kernel_dim", 4) - 1
         state = values * key_dim * value_dim + taps * (2 * keys * key_dim + values * value_dim)
     return Cache(layers=count - recurrent, state_bytes=_COPIES * recurrent * state * _FLOAT)
+
+
+def indexed_layers(config: Mapping[str, Any], layers: int) -> list[bool]:
+    """Whether each has an index of its own, of those that may also read what an earlier one has chosen: by a word for each, by
+    letters, or by a step after some first ones. Whatever else stands there counts as having one."""
+    kinds = config.get("indexer_types") or config.get("index_topk_pattern")
+    if isinstance(kinds, str | list):
+        return [str(kind)[:1].lower() != "s" for kind in kinds[:layers]]
+    step, offset = config.get("index_topk_freq") or 1, config.get("index_skip_topk_offset", 2)
+    if type(step) is not int or type(offset) is not int:
+        return [True] * layers
+    return [max(layer - offset + 1, 0) % max(step, 1) == 0 for layer in range(layers)]
 
 
 def _windows(config: Mapping[str, Any], kinds: Sequence[Any]) -> tuple[tuple[int, int], ...]:

@@ -93,6 +93,16 @@ class HfConfig:
         if value not in supported:
             raise self.error(f"{key} is {value!r}; supported: {', '.join(map(str, supported))}")
 
+    def unlimited(self, key: str) -> None:
+        """A pair of limits is absent or lets every number from 0 up pass, in any of the spellings of infinity in JSON."""
+        value = self._values.get(key)
+        if value is None:
+            return
+        low, high = value if isinstance(value, list | tuple) and len(value) == 2 else (None, None)
+        high = high.get("__float__") if isinstance(high, dict) else high
+        if low != 0 or high not in (float("inf"), "inf", "Infinity"):
+            raise self.error(f"{key} is {str(value)[:40]}; supported: from 0 to infinity")
+
     def rope(self, default: float, stretches: Sequence[str] = ("yarn",)) -> tuple[float, Scaling | None]:
         """Base and stretch of rotary embedding, in the present (`rope_parameters`) and the former spelling."""
         found = self._values.get("rope_parameters") or self._values.get("rope_scaling") or self._values

@@ -4,6 +4,7 @@ Source: DeepSeek-AI 2024, DeepSeek-V2, section 2.1. Keys and values are never ex
 applied to the queries instead, the one that would make values to what attention mixes.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,15 +84,42 @@ def latent_shapes(block: str, config: LatentConfig) -> Shapes:
     return shapes
 
 
-class LatentBlock:
-    """A `Block`: latent attention and then the feed-forward part."""
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a layer's attention has of T new tokens."""
 
-    def __init__(self, layer: int, config: LatentConfig, weights: Weights, kernels: Kernels, feed_forward: LayerPart) -> None:
-        self._layer, self._config, self._kernels, self._feed_forward = layer, config, kernels, feed_forward
+    query: torch.Tensor  # [T, Hq, rank + turned]
+    row: torch.Tensor  # [T, 1, rank + turned], which is to be kept
+    normed: torch.Tensor  # [T, H]
+    low: torch.Tensor  # [T, query_rank], of which queries are made; without a rank [T, H]
+    rotation: Rotation
+
+
+Mix = Callable[[Given, KvCache], torch.Tensor]  # keeps the rows and mixes those that are seen: to [T, Hq, rank]
+
+
+def mix_all(layer: int, config: LatentConfig, kernels: Kernels) -> Mix:
+    """Each token sees all before it."""
+
+    def mix(given: Given, kv: KvCache) -> torch.Tensor:
+        rows, start = kv.rows(layer, len(given.row))
+        keep(rows, start, given.row)
+        keys = rows[:, : start + len(given.row)]  # [1, S, rank + turned]
+        return kernels.attention(given.query, keys, first(keys, config.rank), scale=config.scale)
+
+    return mix
+
+
+class LatentBlock:
+    """A `Block`: latent attention, whose mixing is `mix`, and then the feed-forward part."""
+
+    def __init__(self, config: LatentConfig, weights: Weights, kernels: Kernels, mix: Mix, feed_forward: LayerPart) -> None:
+        self._config, self._kernels, self._mix, self._feed_forward = config, kernels, mix, feed_forward
         self._before, self._after = (weights.vector(f"{name}_layernorm.weight") for name in ("input", "post_attention"))
         self._own = own = weights.at("self_attn")
         self._compress, self._out = own.matrix("kv_a_proj_with_mqa"), own.matrix("o_proj")
         self._latent_norm = own.vector("kv_a_layernorm.weight")
+        self._queries = own.matrix("q_proj" if config.query_rank is None else "q_b_proj")
         self._into, self._out_of = _by_head(own.matrix("kv_b_proj"), config)
 
     def __call__(self, x: torch.Tensor, rotation: Rotation, kv: KvCache, experts: Experts) -> None:
@@ -102,32 +130,31 @@ class LatentBlock:
             rms_norm(row[:, None, :rank], self._latent_norm, _INNER_EPS),
             self._turned(row[:, None, rank:], rotation),
         )
-        rows, start = kv.rows(self._layer, len(x))
-        keep(rows, start, torch.cat((plain, turned), dim=-1))
-        query = self._queries(normed).view(len(x), config.num_heads, -1)
+        low = self._low(normed)
+        query = self._kernels.linear(low, self._queries).view(len(x), config.num_heads, -1)
         into = self._each_head(query[..., : config.plain_dim], self._into)  # [T, Hq, rank]
         query = torch.cat((into, self._turned(query[..., config.plain_dim :], rotation)), dim=-1)
-        keys = rows[:, : start + len(x)]  # [1, S, rank + turned]
-        mixed = self._kernels.attention(query, keys, first(keys, rank), scale=config.scale)  # [T, Hq, rank]
+        mixed = self._mix(Given(query, torch.cat((plain, turned), dim=-1), normed, low, rotation), kv)  # [T, Hq, rank]
         x += self._kernels.linear(self._each_head(mixed, self._out_of).flatten(1), self._out)
         x += self._feed_forward(rms_norm(x, self._after, config.rms_eps), experts)
 
-    def _queries(self, normed: torch.Tensor) -> torch.Tensor:
+    def _low(self, normed: torch.Tensor) -> torch.Tensor:
         if self._config.query_rank is None:
-            return self._kernels.linear(normed, self._own.matrix("q_proj"))
+            return normed
         low = self._kernels.linear(normed, self._own.matrix("q_a_proj"))
-        low = rms_norm(low, self._own.vector("q_a_layernorm.weight"), _INNER_EPS)
-        return self._kernels.linear(low, self._own.matrix("q_b_proj"))
+        return rms_norm(low, self._own.vector("q_a_layernorm.weight"), _INNER_EPS)
 
     def _turned(self, x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-        """x [T, heads, R]; pairs side by side become halves, in queries and keys alike, which their product does not see."""
-        if self._config.is_interleaved:
-            x = torch.cat((x[..., 0::2], x[..., 1::2]), dim=-1)
-        return rotate(x, rotation)
+        return rotate(halved(x) if self._config.is_interleaved else x, rotation)
 
     def _each_head(self, x: torch.Tensor, matrices: list[Weight]) -> torch.Tensor:
         """x [T, Hq, in] to [T, Hq, out], each head by its own matrix."""
         return torch.stack([self._kernels.linear(x[:, head], matrix) for head, matrix in enumerate(matrices)], dim=1)
+
+
+def halved(x: torch.Tensor) -> torch.Tensor:
+    """x [T, heads, R] with pairs side by side as halves: in queries and keys alike, which their product does not see."""
+    return torch.cat((x[..., 0::2], x[..., 1::2]), dim=-1)
 
 
 def _by_head(matrix: Weight, config: LatentConfig) -> tuple[list[Weight], list[Weight]]:
@@ -148,10 +175,14 @@ def _by_head(matrix: Weight, config: LatentConfig) -> tuple[list[Weight], list[W
     return into, out_of
 
 
-def latent_decoder(config: LatentConfig, weights: Weights, kernels: Kernels, parts: list[LayerPart]) -> Decoder:
-    """`parts` are the feed-forward parts by layer."""
+def latent_decoder(
+    config: LatentConfig, weights: Weights, kernels: Kernels, parts: list[LayerPart], mixes: Sequence[Mix] = ()
+) -> Decoder:
+    """`parts` are the feed-forward parts by layer, `mixes` what attention mixes by; without them all see all."""
+    mixes = mixes or [mix_all(layer, config, kernels) for layer in range(config.num_layers)]
     blocks: list[Block] = [
-        LatentBlock(layer, config, weights.at(f"model.layers.{layer}"), kernels, part) for layer, part in enumerate(parts)
+        LatentBlock(config, weights.at(f"model.layers.{layer}"), kernels, mix, part)
+        for layer, (mix, part) in enumerate(zip(mixes, parts, strict=True))
     ]
     rope = Rope(config.turned_dim, config.rope_theta, config.stretch)
     return Decoder(weights, blocks, rope, rms(weights.vector("model.norm.weight"), config.rms_eps), kernels)

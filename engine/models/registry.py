@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ class Architecture:
     experts: ExpertNames
     router: str  # the matrix that chooses them, by its stem
     norm: str = "model.layers.{layer}.post_attention_layernorm.weight"  # of what the router sees
+    whole: ExpertNames | None = None  # a layer's only expert, in releases whose config.json asks for none to choose from
 
     @property
     def is_dense(self) -> bool:
@@ -35,11 +37,14 @@ class _WholeLayers(ExpertNames):
     """Of a model without experts: a layer's dense part is its expert 0."""
 
     def find(self, name: str) -> tuple[int, int | None, str, str] | None:
-        match = _DENSE_PART.fullmatch(name)
+        match = _dense_part(self.prefix, self.separate or self.fused or ()).fullmatch(name)
         return None if match is None else (int(match[1]), 0, match[2], match[3])
 
 
-_DENSE_PART = re.compile(r"model\.layers\.(\d+)\.mlp\.(gate_proj|up_proj|down_proj)(\.\w+)")
+@cache
+def _dense_part(prefix: str, matrices: tuple[str, ...]) -> re.Pattern[str]:
+    before, after = map(re.escape, prefix.split("{layer}"))
+    return re.compile(rf"{before}(\d+){after}\.({'|'.join(matrices)})(\.\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +63,16 @@ _BY_NUMBER = ("w1", "w3", "w2")  # gate, up, down
 _FUSED = ("gate_up_proj", "down_proj")
 _QWEN = ExpertNames("model.layers.{layer}.mlp.experts", separate=_SWIGLU, fused=_FUSED)
 _MIXTRAL = ExpertNames("model.layers.{layer}.block_sparse_moe.experts", separate=_BY_NUMBER)
+_LINEAR = ("input_linear", "output_linear")
+_GRANITE = ExpertNames("model.layers.{layer}.block_sparse_moe", fused=_LINEAR)
+_GRANITE_GATE = "model.layers.{layer}.block_sparse_moe.router.layer"
 _DENSE = _WholeLayers("model.layers.{layer}.mlp", separate=_SWIGLU)
 _GATE = "model.layers.{layer}.mlp.gate"
 
 _ROWS = (
     Architecture("deepseek_v2", "engine.models.deepseek_v2", _QWEN, _GATE),
     Architecture("deepseek_v3", "engine.models.deepseek_v3", _QWEN, _GATE),
+    Architecture("deepseek_v32", "engine.models.deepseek_v32", _QWEN, _GATE),
     *(
         Architecture(
             model_type,
@@ -76,18 +85,25 @@ _ROWS = (
     ),
     Architecture("glm4_moe", "engine.models.glm4_moe", _QWEN, _GATE),
     Architecture("glm4_moe_lite", "engine.models.glm4_moe_lite", _QWEN, _GATE),
+    Architecture("glm_moe_dsa", "engine.models.glm_moe_dsa", _QWEN, _GATE),
     Architecture(
         "gpt_oss",
         "engine.models.gpt_oss",
         ExpertNames("model.layers.{layer}.mlp.experts", fused=_FUSED, is_transposed=True, is_interleaved=True),
         "model.layers.{layer}.mlp.router",
     ),
-    Architecture(
-        "granitemoe",
-        "engine.models.granitemoe",
-        ExpertNames("model.layers.{layer}.block_sparse_moe", fused=("input_linear", "output_linear")),
-        "model.layers.{layer}.block_sparse_moe.router.layer",
+    *(
+        Architecture(model_type, "engine.models.granitemoe", _GRANITE, _GRANITE_GATE)
+        for model_type in ("granitemoe", "granitemoeshared")
     ),
+    Architecture(
+        "granitemoehybrid",
+        "engine.models.granitemoehybrid",
+        _GRANITE,
+        _GRANITE_GATE,
+        whole=_WholeLayers("model.layers.{layer}.shared_mlp", fused=_LINEAR),
+    ),
+    *(Architecture(model_type, "engine.models.deepseek_v3", _QWEN, _GATE) for model_type in ("kimi_k2", "kimi_k25")),
     Architecture(
         "lfm2_moe",
         "engine.models.lfm2_moe",
@@ -124,6 +140,8 @@ def find(config: dict[str, Any], name: str) -> Architecture:
             f"{name} is of the architecture {model_type}, which Stoker does not run yet.",
             f"It runs: {known}.",
         )
+    if row.whole is not None and config.get("num_local_experts") == 0:
+        row = replace(row, experts=row.whole)
     num_layers = config.get("num_hidden_layers")
     if type(num_layers) is not int or row.is_dense:
         return row  # what is wrong with it, the architecture's own reader says better

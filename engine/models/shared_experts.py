@@ -43,6 +43,13 @@ def read_shared(hf: HfConfig, common: dict[str, Any], *, renormalise: bool) -> S
     )
 
 
+def sparse_by_kind(hf: HfConfig, first_dense: int) -> list[int]:
+    """Layers that are mixtures: by words for each, or all after the first so many, `first_dense` where the file is silent."""
+    num_layers, first = hf.num_layers(), hf.integer("first_k_dense_replace", first_dense, minimum=0)
+    kinds = hf.kinds("mlp_layer_types", num_layers, ("dense", "sparse"), ["dense"] * first + ["sparse"] * (num_layers - first))
+    return [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
+
+
 def part_shapes(part: str, layer: int, config: DecoderConfig, shared: SharedExperts, *, bias: bool = True) -> Shapes:
     """Of a layer's feed-forward part under that name; `bias` of the selection."""
     if layer not in config.moe_layers:

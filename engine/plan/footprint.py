@@ -28,6 +28,20 @@ def rows_kept(window: int, context: int, chunk: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Of layers that read `most` rows of `row_dim` numbers for a token, once an index has scored all tokens.
+
+    `index_layers` of them have an index of their own, with `index_heads` heads over a key of `index_dim` numbers.
+    """
+
+    most: int
+    row_dim: int
+    index_layers: int
+    index_heads: int
+    index_dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class Footprint:
     """What a model needs wherever it runs. `slot_bytes` is an expert plus the alignment that direct reads need."""
 
@@ -54,6 +68,7 @@ class Footprint:
     num_heads: int = 0  # of queries; 0 where nobody tells
     kv_layers: int = 0  # that keep keys and values; 0 for all
     windows: tuple[tuple[int, int], ...] = ()  # (tokens, layers): those among them that see only so many
+    choice: Choice | None = None  # of layers that do not read all that they keep
     state_bytes: int = 0  # of recurrent layers, with what is kept to go back to
     kv_type: KvType = USUAL_KV  # as a plan has it
 
@@ -77,6 +92,9 @@ class Footprint:
 
     def kv_read_bytes(self, context: int) -> int:
         """Of keys and values that one token after so many reads."""
+        if (choice := self.choice) is not None:
+            chosen = min(context, choice.most) * self.whole_layers * self.kv_type.row_bytes(choice.row_dim)
+            return chosen + context * choice.index_layers * self.kv_type.row_bytes(choice.index_dim)
         seen = self.whole_layers * context + sum(layers * min(context, window) for window, layers in self.windows)
         return seen * self._row_bytes
 

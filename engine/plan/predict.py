@@ -205,6 +205,9 @@ def _further_macs(footprint: Footprint, start: int, count: int) -> float:
         return attention_macs(count, seen + count, heads, dim) - attention_macs(count, count, heads, dim)
 
     windowed = sum(layers * to(min(start, window)) for window, layers in footprint.windows)
+    if (choice := footprint.choice) is not None:
+        scored = choice.index_layers * choice.index_heads * choice.index_dim * count * start
+        return footprint.whole_layers * to(min(start, choice.most)) + scored
     return footprint.whole_layers * to(start) + windowed
 
 

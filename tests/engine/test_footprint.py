@@ -70,7 +70,7 @@ def _is_unused(tensor: str, num_layers: int) -> bool:
     """What only guesses further tokens, or sees."""
     parts = tensor.split(".")
     beyond = "layers" in parts and int(parts[parts.index("layers") + 1]) >= num_layers
-    return beyond or "mtp" in parts or "visual" in parts or "vision_tower" in parts or "embed_vision" in parts
+    return beyond or not {"mtp", "visual", "vision_tower", "embed_vision", "mm_projector"}.isdisjoint(parts)
 
 
 _PUBLISHED = (

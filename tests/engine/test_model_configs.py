@@ -19,18 +19,57 @@ _CASES: list[tuple[str, str, Any, str]] = [
     ("lfm2_moe", "layer_types", ["conv", "mamba", "conv", "conv", "conv"], "layer_types"),
     ("lfm2_moe", "layer_types", ["conv"], "layer_types"),
     ("granitemoe", "residual_multiplier", 0, "residual_multiplier is 0"),
+    ("granitemoeshared", "shared_intermediate_size", -1, "shared_intermediate_size is -1"),
+    ("granitemoehybrid", "time_step_limit", [0.001, 0.1], "time_step_limit is [0.001, 0.1]"),
+    ("granitemoehybrid", "time_step_limit", [0.0], "time_step_limit is [0.0]"),
+    ("granitemoehybrid", "position_embedding_type", "alibi", "position_embedding_type is 'alibi'"),
+    ("granitemoehybrid", "layer_types", ["mamba", "conv", "attention", "mamba"], "layer_types"),
+    ("granitemoehybrid", "normalization_function", "layernorm", "normalization_function is 'layernorm'"),
+    ("granitemoehybrid", "mamba_n_groups", 3, "mamba_n_groups 3"),
+    ("granitemoehybrid", "mamba_n_heads", 5, "mamba_n_heads 5"),
+    ("granitemoehybrid", "mamba_d_head", 8, "mamba_d_head is 8"),
+    ("granitemoehybrid", "mamba_d_conv", 1, "mamba_d_conv is 1"),
+    ("granitemoehybrid", "num_experts_per_tok", 9, "num_experts_per_tok 9"),
+    ("granitemoehybrid, no experts", "shared_intermediate_size", None, "shared_intermediate_size is missing"),
     ("qwen2_moe", "use_sliding_window", True, "use_sliding_window"),
     ("glm4_moe", "n_group", 3, "n_group 3"),
     ("deepseek_v3, YaRN", "topk_group", 5, "topk_group 5"),
     ("deepseek_v3, YaRN", "topk_method", "greedy", "topk_method is 'greedy'"),
     ("deepseek_v3, YaRN", "kv_lora_rank", None, "kv_lora_rank"),
     ("deepseek_v2, as Lite", "norm_topk_prob", True, "norm_topk_prob"),
+    ("deepseek_v32", "index_topk", None, "index_topk is missing"),
+    ("deepseek_v32", "index_head_dim", 6, "index_head_dim 6"),
+    ("deepseek_v32", "q_lora_rank", None, "q_lora_rank is missing"),
+    ("deepseek_v32", "scoring_func", "softmax", "scoring_func is 'softmax'"),
+    ("glm_moe_dsa", "indexer_types", ["shared", "full", "full"], "indexer_types begins with a layer"),
+    ("glm_moe_dsa", "indexer_types", ["full", "none", "full"], "indexer_types"),
+    ("glm_moe_dsa", "mlp_bias", True, "mlp_bias is True"),
+    ("glm_moe_dsa", "indexer_rope_interleave", "yes", "indexer_rope_interleave is 'yes'"),
     ("glm4_moe_lite", "mlp_layer_types", ["dense", "odd", "sparse"], "mlp_layer_types"),
     ("qwen3_next", "linear_num_value_heads", 3, "linear_num_value_heads 3"),
     ("gemma4", "num_kv_shared_layers", 2, "num_kv_shared_layers"),
     ("gemma4", "hidden_size_per_layer_input", 16, "hidden_size_per_layer_input"),
     ("gemma4", "enable_moe_block", False, "enable_moe_block"),
 ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_which_layers_share_a_choice_has_three_spellings() -> None:
+    config = tiny_config("glm_moe_dsa, shared choices").to_dict()
+    wanted = _read(config).has_index
+    assert wanted == (True, False, True, False)
+    spelled = {key: value for key, value in config.items() if key != "indexer_types"}
+    assert _read(spelled | {"index_topk_pattern": "FSFS"}).has_index == wanted
+    assert _read(spelled | {"index_topk_freq": 2, "index_skip_topk_offset": 1}).has_index == wanted
+    assert _read(spelled).has_index == (True,) * 4
+    for key, value in (
+        ("index_topk_pattern", "FSXF"),
+        ("index_topk_pattern", "FS"),
+        ("index_topk_freq", 0),
+        ("index_topk_pattern", 3),
+    ):
+        with pytest.raises(EngineError, match=rf"config\.json of tiny: {key} is "):
+            _read(spelled | {key: value})
 
 
 def _read(config: dict[str, Any]) -> Any:

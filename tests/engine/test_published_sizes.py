@@ -29,6 +29,15 @@ class _Model:
     config: dict[str, Any] = field(default_factory=dict)
 
 
+def _granite(**sizes: int) -> dict[str, Any]:
+    """Four layers of attention among forty."""
+    kinds = ["full_attention" if layer in (5, 15, 25, 35) else "linear_attention" for layer in range(40)]
+    return sizes | {
+        "num_hidden_layers": 40, "vocab_size": 100352, "mamba_d_state": 128, "mamba_d_head": 64, "layer_types": kinds,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
+
+
 _MODELS = (
     _Model("Mixtral-8x7B", "mixtral", 46.7, "Mistral's announcement: 46.7B total parameters"),
     _Model("Qwen1.5-MoE-A2.7B", "qwen2_moe", 14.3, "its card: 14.3B parameters in total"),
@@ -49,6 +58,8 @@ _MODELS = (
         "hidden_size": 2048, "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None,
         "moe_intermediate_size": 1408, "intermediate_size": 10944, "first_k_dense_replace": 1, "num_experts_per_tok": 6,
     }),
+    _Model("GLM-5", "glm_moe_dsa", 744, "its card: 744B total"),
+    _Model("DeepSeek-V3.2", "deepseek_v32", 671, "its report: DeepSeek-V3.1-Terminus, 671B, with an index"),
     _Model("GLM-4.5-Air", "glm4_moe", 106, "its card: 106 billion total parameters", {"head_dim": 128}),
     _Model("GLM-4.7-Flash", "glm4_moe_lite", 30, "its card: a 30B-A3B model"),
     _Model("gpt-oss-20b", "gpt_oss", 20.9, "its card: 20.9B total", {"num_hidden_layers": 24, "num_local_experts": 32}),
@@ -63,6 +74,14 @@ _MODELS = (
         "vocab_size": 49155, "hidden_size": 1536, "intermediate_size": 512, "num_hidden_layers": 32, "num_attention_heads": 24,
         "num_key_value_heads": 8, "num_local_experts": 40, "num_experts_per_tok": 8, "tie_word_embeddings": True,
     }),
+    _Model("Granite-4.0-H-Tiny", "granitemoehybrid", 7, "its card: 7B total", _granite(
+        hidden_size=1536, intermediate_size=512, num_attention_heads=12, num_key_value_heads=4, num_local_experts=64,
+        num_experts_per_tok=6, shared_intermediate_size=1024, mamba_n_heads=48,
+    )),
+    _Model("Granite-4.0-H-Small", "granitemoehybrid", 32, "its card: 32B total", _granite(
+        hidden_size=4096, intermediate_size=768, num_attention_heads=32, num_key_value_heads=8, num_local_experts=72,
+        num_experts_per_tok=10, shared_intermediate_size=1536, mamba_n_heads=128,
+    )),
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from engine.kernels.delta import gated_delta, short_conv
+from engine.kernels.mamba import selective_scan
 from engine.kv.cache import KvCache
 from engine.kv.state import States
 from engine.session import Cancelled
@@ -29,6 +30,22 @@ def test_the_delta_rule_in_chunks_is_the_rule_token_by_token(count: int) -> None
         state = state + torch.einsum("hk,hv->hkv", k[:, t].double(), error * rate[:, t, None].double())
         expected = torch.einsum("hkv,hk->hv", state, q[:, t].double())
         torch.testing.assert_close(read[:, t].double(), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(following.double(), state, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 150])
+def test_the_selective_scan_in_chunks_is_the_scan_token_by_token(count: int) -> None:
+    torch.manual_seed(0)
+    x, b, c = torch.randn(count, 6, 5), torch.randn(count, 2, 8), torch.randn(count, 2, 8)
+    decay, memory = -torch.rand(count, 6) * 3, torch.randn(6, 8, 5)
+    following = torch.empty_like(memory)
+    read = selective_scan(x, b, c, decay, memory, following)
+    state = memory.double()
+    for t in range(count):
+        for head in range(6):
+            written = torch.outer(b[t, head // 3].double(), x[t, head].double())
+            state[head] = state[head] * decay[t, head].double().exp() + written
+            torch.testing.assert_close(read[t, head].double(), c[t, head // 3].double() @ state[head], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(following.double(), state, atol=1e-5, rtol=1e-4)
 
 
@@ -72,7 +89,7 @@ def test_a_cache_without_states_reaches_every_length() -> None:
     assert [cache.reachable(length) for length in (0, 7, 20)] == [0, 7, 20]
 
 
-@pytest.fixture(scope="module", params=["qwen3_next", "lfm2_moe"])
+@pytest.fixture(scope="module", params=["qwen3_next", "lfm2_moe", "granitemoehybrid"])
 def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
     pytest.importorskip("transformers", reason="the reference for parity is not installed")
     return make_golden(request.param, tmp_path_factory.mktemp("golden"))

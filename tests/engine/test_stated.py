@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine.checkpoint.index import open_checkpoint
 from engine.errors import EngineError
@@ -53,6 +54,51 @@ def test_a_head_that_guesses_further_tokens_is_no_contradiction(tmp_path: Path) 
     fewer = shutil.copytree(folder, tmp_path / "fewer")
     for error in _both_refuse(_changed(fewer, num_hidden_layers=layers - 1)):
         assert "num_hidden_layers" in error.text, "the last layer of the model itself guesses nothing"
+
+
+@pytest.mark.filterwarnings("ignore")  # the reference warns about its own affairs
+@pytest.mark.parametrize(
+    ("row", "changes", "named"),
+    [
+        ("granitemoeshared", {"shared_intermediate_size": 0}, "model.layers.0.shared_mlp.input_linear.weight"),
+        ("granitemoehybrid", {"mamba_conv_bias": False}, "model.layers.0.mamba.conv1d.bias"),
+        ("granitemoehybrid", {"layer_types": ["mamba"] * 4}, "model.layers.2.mamba.in_proj.weight"),
+        ("granitemoehybrid", {"mamba_d_state": 20}, "model.layers.0.mamba.in_proj"),
+        ("glm_moe_dsa", {"indexer_types": ["full", "shared", "full"]}, "model.layers.1.self_attn.indexer.k_norm.bias"),
+        ("glm_moe_dsa, shared choices", {"indexer_types": ["full"] * 4}, "model.layers.1.self_attn.indexer.wq_b.weight"),
+        ("deepseek_v32", {"index_n_heads": 4}, "model.layers.0.self_attn.indexer.wq_b"),
+        ("deepseek_v32", {"model_type": "deepseek_v3"}, "model.layers.0.self_attn.indexer.k_norm.bias"),
+        ("kimi_k2", {"first_k_dense_replace": 2}, "model.layers.1.mlp.gate_proj.weight"),
+    ],
+)
+def test_a_tensor_absent_surplus_or_of_another_shape_is_named(
+    row: str, changes: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    folder = make_golden(row, tmp_path / "tiny").folder
+    inspect(folder)
+    with pytest.raises(EngineError) as caught:
+        inspect(_changed(folder, **changes))
+    assert caught.value.code in ("checkpoint.missing_tensor", "checkpoint.surplus_tensor", "checkpoint.shape")
+    assert named in caught.value.text
+    assert caught.value.hint
+
+
+def test_what_follows_from_the_configuration_may_lie_beside_the_weights(tmp_path: Path) -> None:
+    """Rotary frequencies in older releases, scales of an 8-bit cache in quantised ones."""
+    folder = write_mixtral(tmp_path / "tiny", torch.bfloat16)
+    tensors = load_file(folder / "model.safetensors")
+    own = "model.layers.0.self_attn"
+    extra = {
+        f"{own}.rotary_emb.inv_freq": torch.ones(4),
+        f"{own}.k_scale": torch.ones(1),
+        f"{own}.v_proj.output_scale": torch.ones(1),
+    }
+    save_file(tensors | extra, folder / "model.safetensors")
+    inspect(folder)
+    save_file(tensors | {f"{own}.sinks": torch.ones(4)}, folder / "model.safetensors")
+    with pytest.raises(EngineError, match=r"model.safetensors of tiny holds model.layers.0.self_attn.sinks"):
+        inspect(folder)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import torch
 
 from tests.helpers.encodings import Encoding, Tensors, mxfp4_blocks
 
-# By row of the parity table. FP8 blocks: the makers' own releases (DeepSeek, Qwen, MiniMax); channels: zai's GLM; MXFP4: AMD's and
-# OpenAI's; NVFP4: NVIDIA's; INT4 by 32: Kimi K2 Thinking, by the same file as DeepSeek-V3; GPTQ: Qwen's; the others: vLLM's.
+# By row of the parity table. FP8 blocks: the makers' own releases (DeepSeek, Qwen, MiniMax); channels: zai's GLM, IBM's Granite;
+# MXFP4: AMD's and OpenAI's; NVFP4: NVIDIA's; INT4 by 32: Kimi K2 Thinking; GPTQ: Qwen's; the others: vLLM's.
 PUBLISHED: dict[str, tuple[str, ...]] = {
     "mixtral": ("FP8 tensor", "GPTQ", "AWQ", "INT4 by 128"),
     "qwen2_moe": ("GPTQ",),
@@ -21,7 +21,12 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
     "glm4_moe": ("FP8 channels", "NVFP4, packed", "AWQ", "INT4 by 128"),
     "glm4_moe_lite": ("FP8 blocks", "NVFP4, ModelOpt", "AWQ"),
     "deepseek_v2, as Lite": ("FP8 tensor", "GPTQ"),
-    "deepseek_v3, YaRN": ("FP8 blocks", "FP4 experts, FP8 dense", "MXFP4, Quark", "NVFP4, ModelOpt", "INT4 by 32", "AWQ"),
+    "deepseek_v3, YaRN": ("FP8 blocks", "FP4 experts, FP8 dense", "MXFP4, Quark", "NVFP4, ModelOpt", "AWQ"),
+    "granitemoe": ("FP8 channels",),
+    "granitemoehybrid": ("FP8 channels",),
+    "deepseek_v32": ("FP8 blocks", "NVFP4, ModelOpt"),
+    "glm_moe_dsa": ("FP8 blocks", "NVFP4, ModelOpt"),
+    "kimi_k2": ("FP8 blocks", "INT4 by 32", "NVFP4, ModelOpt"),
     "minimax_m2": ("FP8 blocks", "MXFP4, Quark", "NVFP4, ModelOpt", "AWQ"),
     "gemma4": ("NVFP4, ModelOpt", "FP8 channels"),
     "llama, stretched": ("FP8 tensor", "FP8 channels", "AWQ"),
@@ -29,7 +34,7 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _PLAIN = (
     "embed_tokens", "lm_head", "mlp.gate.weight", "block_sparse_moe.gate.weight", "router", "shared_expert_gate", "in_proj_a",
-    "in_proj_b", "norm",
+    "in_proj_b", "norm", "weights_proj",
 )  # fmt: skip
 
 
@@ -41,6 +46,8 @@ def encode(tensors: Tensors, encoding: Encoding, *, is_dense: bool) -> tuple[Ten
             continue
         if ".experts." in name and tensor.ndim == 3:
             parts, meant[name] = _separated(name, tensor, encoding)
+        elif tensor.ndim == 3 and name.startswith("model.layers.") and "_linear" in name:
+            parts, meant[name] = _still_stacked(name, tensor, encoding)
         elif tensor.ndim == 2:
             write = encoding.experts if ".experts." in name or is_dense else encoding.dense
             if write is None or tensor.shape[1] % encoding.unit or tensor.shape[0] % 8:
@@ -70,6 +77,13 @@ def _separated(name: str, stacked: torch.Tensor, encoding: Encoding) -> tuple[Te
             rows.append(one)
         meant.append(torch.cat(rows))
     return written, torch.stack(meant)
+
+
+def _still_stacked(name: str, stacked: torch.Tensor, encoding: Encoding) -> tuple[Tensors, torch.Tensor]:
+    """Granite's experts stay in one tensor [E, out, in], with scales [E, out, 1] beside it (vllm-project/vllm#42463)."""
+    written, meant = zip(*map(encoding.experts, stacked), strict=True)
+    stem = name.removesuffix(".weight")
+    return {f"{stem}{suffix}": torch.stack([one[suffix] for one in written]) for suffix in written[0]}, torch.stack(meant)
 
 
 def encode_blocks(tensors: Tensors) -> tuple[Tensors, Tensors]:

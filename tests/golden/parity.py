@@ -27,6 +27,9 @@ _LATENT = {
     "moe_intermediate_size": 24, "intermediate_size": 64, "num_experts_per_tok": 2, "num_key_value_heads": 4,
     "n_routed_experts": 8,
 }  # fmt: skip
+# Half a prompt is chosen, of fewer a single one that rounding exchanges would be a large part. With 8 heads some tokens score
+# just 0, as every head's relu gives it, and which of equal ones is chosen nobody has laid down.
+_INDEX = {"index_topk": 12, "index_n_heads": 16, "index_head_dim": 16, "n_group": 1, "topk_group": 1}
 _GATED = {
     "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40,
     "num_key_value_heads": 2, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -38,7 +41,22 @@ _GEMMA = {
     "attention_k_eq_v": True, "hidden_size_per_layer_input": 0, "sliding_window": 6, "final_logit_softcapping": 30.0,
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
 }  # fmt: skip
+_HYBRID = {
+    "num_hidden_layers": 4, "num_key_value_heads": 2, "shared_intermediate_size": 40, "mamba_n_heads": 4, "mamba_d_head": "auto",
+    "mamba_d_state": 12, "mamba_chunk_size": 16, "embedding_multiplier": 12.0, "attention_multiplier": 0.2,
+    "residual_multiplier": 0.25, "logits_scaling": 6.0, "tie_word_embeddings": True,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+
+
+_KIMI = _LATENT | {
+    "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
+    "rope_parameters": _YARN | {
+        "rope_theta": 50000.0, "factor": 32.0, "original_max_position_embeddings": 16, "beta_fast": 1.0, "beta_slow": 1.0,
+        "mscale": 1.0, "mscale_all_dim": 1.0,
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,6 +135,41 @@ def _under_language_model(tensors: dict[str, torch.Tensor]) -> dict[str, torch.T
     return nested | others
 
 
+def _as_kimi(folder: Path) -> None:
+    """The type of its own and rotary embedding in the former spelling, as the published configuration has them."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    rope = config.pop("rope_parameters")
+    theta = rope.pop("rope_theta")
+    rope["type"] = rope.pop("rope_type")
+    file.write_text(json.dumps(config | {"model_type": "kimi_k2", "rope_theta": theta, "rope_scaling": rope}))
+
+
+def _as_kimi_that_sees(folder: Path) -> None:
+    """Kimi K2.5 and later: the text of K2 under a name of its own, beside a tower."""
+    _as_kimi(folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps({"model_type": "kimi_k25", "text_config": json.loads(file.read_text())}))
+    _edit(_beside_tower)(folder)
+
+
+def _beside_tower(tensors: Tensors) -> Tensors:
+    nested = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    return nested | {
+        "vision_tower.encoder.blocks.0.wqkv.weight": torch.ones(2, 2),
+        "mm_projector.linear_1.weight": torch.ones(2, 2),
+    }
+
+
+def _as_granite(folder: Path) -> None:
+    """Layers in the words of the published configuration."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    words = {"linear_attention": "mamba", "full_attention": "attention"}
+    kinds = [words[kind] for kind in config["layer_types"]]
+    file.write_text(json.dumps(config | {"layer_types": kinds, "position_embedding_type": "nope"}))
+
+
 ROWS: dict[str, Row] = {
     "mixtral": Row("mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 48, "num_key_value_heads": 2}),
     "mixtral, window, tied": Row("mixtral", {
@@ -159,6 +212,21 @@ ROWS: dict[str, Row] = {
         "embedding_multiplier": 12.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 6.0,
         "tie_word_embeddings": True,
     }, stream_factor=0.22),
+    "granitemoeshared": Row("granitemoeshared", {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24, "shared_intermediate_size": 40,
+        "num_key_value_heads": 2, "embedding_multiplier": 6.0, "attention_multiplier": 0.3, "residual_multiplier": 0.3,
+        "logits_scaling": 4.0, "attention_bias": True,
+    }, stream_factor=0.3),
+    "granitemoehybrid": Row("granitemoehybrid", _HYBRID | {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24, "mamba_n_groups": 2,
+    }, stream_factor=0.25, rewrite=_as_granite),
+    "granitemoehybrid, turned": Row("granitemoehybrid", _HYBRID | {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24, "position_embedding_type": "rope",
+        "mamba_proj_bias": True, "mamba_conv_bias": False, "attention_bias": True, "tie_word_embeddings": False,
+    }, stream_factor=0.25),
+    "granitemoehybrid, no experts": Row("granitemoehybrid", _HYBRID | {
+        "num_local_experts": 0, "num_experts_per_tok": 0,
+    }, stream_factor=0.25, rewrite=_as_granite),
     "minimax_m2": Row("minimax_m2", {
         "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 24, "num_key_value_heads": 2, "head_dim": 16,
         "rotary_dim": 8,
@@ -197,6 +265,18 @@ ROWS: dict[str, Row] = {
     "deepseek_v3, one group": Row("deepseek_v3", _LATENT | {
         "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "rope_interleave": False, "q_lora_rank": None,
     }),
+    "deepseek_v32": Row("deepseek_v32", _LATENT | _INDEX | {
+        "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+    }),
+    "glm_moe_dsa": Row("glm_moe_dsa", _LATENT | _INDEX | {
+        "first_k_dense_replace": 1, "routed_scaling_factor": 2.5,
+    }, rewrite=_edit(_with_next_token_head)),
+    "glm_moe_dsa, shared choices": Row("glm_moe_dsa", _LATENT | _INDEX | {
+        "num_hidden_layers": 4, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        "indexer_types": ["full", "shared", "full", "shared"],
+    }),
+    "kimi_k2": Row("deepseek_v3", _KIMI, published="kimi_k2", rewrite=_as_kimi),
+    "kimi_k25, as published": Row("deepseek_v3", _KIMI, published="kimi_k25", rewrite=_as_kimi_that_sees),
     "qwen3_next": Row("qwen3_next", _GATED | {"mlp_only_layers": [1], "intermediate_size": 64}),
     "qwen3_5_moe": Row("qwen3_5_moe_text", _GATED),
     "qwen3_5_moe, as published": Row("qwen3_5_moe_text", _GATED, published="qwen3_5_moe", rewrite=_nested("qwen3_5_moe")),
@@ -328,7 +408,8 @@ def make_golden(name: str, folder: Path, count: int = _TOKENS) -> Golden:
         in_bf16 = shorter(torch.tensor([tokens])).logits[0].float()
         for key, weight in model.named_parameters():
             is_expert = ".experts." in key or row.model_type in _DENSE
-            if is_expert and "shared" not in key and "down_proj" in key:
+            is_only = row.config.get("num_local_experts") == 0 and "shared_mlp.output_linear" in key
+            if is_only or (is_expert and "shared" not in key and "down_proj" in key):
                 weight.mul_(0)
         without = model(torch.tensor([tokens])).logits[0]
     return Golden(folder, row, tokens, torch.stack(streams), logits, without, in_bf16)
