@@ -68,6 +68,7 @@ class Kernels(Protocol):
 def open_kernels() -> tuple[Kernels, str]:
     """The fastest kernels that this computer runs, and one sentence where they are not the native ones."""
     threads = kernel_threads()
+    torch.set_flush_denormal(True)  # a recurrent state that has decayed to nothing would be computed many times slower
     try:
         kernels = Native(threads)
     except EngineError as error:
