@@ -275,6 +275,7 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
         head_dim=cache.head_dim or _integer(config, name, "head_dim", hidden // heads),
         kv_layers=cache.layers,
         windows=cache.windows,
+        compressed=cache.compressed,
         state_bytes=cache.state_bytes,
         hidden_size=hidden,
         expert_size=_integer(config, name, inner),

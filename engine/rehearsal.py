@@ -143,7 +143,10 @@ class Rehearsal:
 
     def _session(self, num_layers: int, context: int) -> Session:
         shape, config = self._subject.footprint, replace(self._subject.config, num_layers=num_layers)
-        kv = KvCache(max(1, num_layers), shape.num_kv_heads, shape.head_dim, context, kv_type=shape.kv_type)
+        kv = KvCache(
+            max(1, num_layers), shape.num_kv_heads, shape.head_dim, context, kv_type=shape.kv_type,
+            compressed=config.kept_compressed,
+        )  # fmt: skip
         model = self._subject.architecture.load().build(config, self.weights, self._kernels)
         return Session(Parts(model, kv, self._runner, dict, Meter()), self._reader)
 
@@ -252,7 +255,8 @@ def _drawn_weights(dense: Dense) -> tuple[Weights, torch.Tensor]:
     for stem, (layout, parts) in dense.layouts.items():
         matrices[stem] = layout.bind({suffix: piece(parts[suffix]) for suffix in layout.parts})
     vectors = {name: piece(ref).view(_FLOATS[ref.dtype]).float() for name, ref in dense.vectors.items()}
-    return Weights(matrices, vectors), memory
+    tables = {name: torch.zeros(ref.shape, dtype=torch.int64) for name, ref in dense.tables.items()}
+    return Weights(matrices, vectors, tables=tables), memory
 
 
 def layer_matrices(dense: Dense, weights: Weights, num_layers: int) -> Sequence[Weight]:

@@ -9,7 +9,7 @@ from engine.config import KvType
 from engine.kernels.kept import DTYPES, width
 from engine.kv.state import States, Tensors
 from engine.kv.window import Windows
-from engine.plan.footprint import MARKS, rows_kept
+from engine.plan.footprint import MARKS, Compressed, rows_kept
 from engine.tiers.arena import aligned_memory
 
 Kept = tuple[torch.Tensor, torch.Tensor, int]  # keys and values [Hkv, rows, ...], and the row of the first new token
@@ -18,8 +18,8 @@ Kept = tuple[torch.Tensor, torch.Tensor, int]  # keys and values [Hkv, rows, ...
 class KvCache:
     """Fixed capacity in tokens; `length` of them are valid. Rows beyond those may hold the pass in progress.
 
-    `windows` has for each layer how many tokens it sees, None for all; no pass is over more than `chunk` tokens. Raises
-    `EngineError` when the system refuses the memory.
+    `windows` has for each layer how many tokens it sees, None for all; no pass is over more than `chunk` tokens. `compressed`
+    has for each layer what it keeps of several tokens at once. Raises `EngineError` when the system refuses the memory.
     """
 
     def __init__(
@@ -32,11 +32,19 @@ class KvCache:
         kv_type: KvType = KvType.FP32,
         windows: Sequence[int | None] = (),
         chunk: int = 0,
+        compressed: Sequence[Compressed | None] = (),
     ) -> None:
         self._heads, self._dim, self._type = num_kv_heads, head_dim, kv_type
         self._sees = tuple(windows) or (None,) * num_layers
         self._rows = [capacity if window is None else rows_kept(window, capacity, chunk) for window in self._sees]
-        self._memory = _memory(self._token_bytes, self._rows, device or torch.device("cpu"))
+        self._further = {layer: kept for layer, kept in enumerate(compressed) if kept is not None}
+        sizes = [self._token_bytes * rows for rows in self._rows]
+        sizes += [kept.nbytes(capacity, kv_type) for kept in self._further.values()]
+        self._memory = _memory(sizes, device or torch.device("cpu"))
+        self._compressed = {
+            layer: _parted(memory, kept, capacity, DTYPES[kv_type])
+            for memory, (layer, kept) in zip(self._memory[len(self._rows) :], self._further.items(), strict=True)
+        }
         self._layers: dict[int, torch.Tensor] = {}  # those that keep something of each token: [parts, H, rows, ...]
         self._windows, self._states = Windows(), States(device)
         self.capacity = capacity
@@ -54,6 +62,14 @@ class KvCache:
         """The same for a layer that has no keys and values apart: one row of 2 * Hkv * D numbers per token, [1, rows, ...]."""
         memory = self._of(layer, 1, 1, 2 * self._heads * self._dim)
         return memory[0], self._windows.start(layer, self.length, count)
+
+    def compressed(self, layer: int) -> tuple[torch.Tensor, ...]:
+        """Of a layer that keeps vectors of several tokens at once: each kind of them [1, capacity // ratio, ...].
+
+        That of tokens n * ratio to (n + 1) * ratio is row n, to be written once they have all been read. A timeline cut short
+        leaves those beyond it, which are written anew.
+        """
+        return self._compressed[layer]
 
     def _of(self, layer: int, parts: int, heads: int, dim: int) -> torch.Tensor:
         if layer not in self._layers:
@@ -103,7 +119,9 @@ class KvCache:
     def read_bytes(self, count: int) -> int:
         """What a pass over `count` tokens reads of the layers that keep any."""
         seen = self.length + count
-        return sum(min(seen, (self._sees[layer] or seen) + count - 1) for layer in self._layers) * self._token_bytes
+        rows = sum(min(seen, (self._sees[layer] or seen) + count - 1) for layer in self._layers)
+        further = sum(kept.read_bytes(seen, self._type) for layer, kept in self._further.items() if layer in self._layers)
+        return rows * self._token_bytes + further
 
     @property
     def _token_bytes(self) -> int:
@@ -111,9 +129,21 @@ class KvCache:
         return 2 * self._heads * self._type.row_bytes(self._dim)
 
 
-def _memory(token_bytes: int, rows: Sequence[int], device: torch.device) -> list[torch.Tensor]:
-    """Of each layer; in RAM it costs nothing until a token is written. Raises `EngineError` when the system refuses it."""
-    sizes = [-(-token_bytes * count // 64) * 64 for count in rows]
+def _parted(memory: torch.Tensor, kept: Compressed, capacity: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """One tensor [1, capacity // ratio, ...] for each kind of vector, end to end in uint8 `memory`."""
+    parts, begin = [], 0
+    for dim in kept.widths:
+        shape = (1, capacity // kept.ratio, width(dtype, dim))
+        nbytes = math.prod(shape) * dtype.itemsize
+        parts.append(memory[begin : begin + nbytes].view(dtype).view(shape))
+        begin += nbytes
+    return tuple(parts)
+
+
+def _memory(sizes: Sequence[int], device: torch.device) -> list[torch.Tensor]:
+    """Pieces of at least so many bytes; in RAM they cost nothing until something is written. Raises `EngineError` when the
+    system refuses them."""
+    sizes = [-(-size // 64) * 64 for size in sizes]
     if device.type != "cpu":
         whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
     else:

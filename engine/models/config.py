@@ -7,6 +7,7 @@ from typing import Any
 from engine.kernels.weights import ExpertMath
 from engine.models.hf_config import HfConfig
 from engine.models.rope import Scaling
+from engine.plan.footprint import Compressed
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class DecoderConfig:
     @property
     def kept_windows(self) -> tuple[int | None, ...]:
         """How many tokens each layer sees, its own included; None for all."""
+        return (None,) * self.num_layers
+
+    @property
+    def kept_compressed(self) -> tuple[Compressed | None, ...]:
+        """What each layer keeps of several tokens at once."""
         return (None,) * self.num_layers
 
     @property

@@ -1,12 +1,15 @@
 """What a model keeps of the tokens read, from config.json alone, for a verdict before the download. No tensor library."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
+
+from engine.plan.footprint import Compressed
 
 _RECURRENT = ("linear_attention", "conv")
 _SLIDING = "sliding_attention"
 _ALL_SLIDE = ("mixtral", "phimoe")  # where nothing switches it off
+_RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}  # tokens of an entry, as published
 _COPIES = 6  # of a state: as it is, as it becomes, and four to go back to
 _FLOAT = 4
 
@@ -20,6 +23,7 @@ class Cache:
     head_dim: int = 0
     state_bytes: int = 0
     windows: tuple[tuple[int, int], ...] = ()  # (tokens, layers) of those that see only so many
+    compressed: tuple[tuple[Compressed, int], ...] = ()  # with the layers that keep it
 
 
 def cache_of(config: Mapping[str, Any]) -> Cache:
@@ -27,8 +31,10 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
 
     def number(key: str, default: int = 0) -> int:
         value = config.get(key)
-        return value if type(value) is int and value > 0 else default
+        return value if _is_count(value) else default
 
+    if config.get("model_type") == "deepseek_v4":
+        return _compressed(config, number)
     if rank := number("kv_lora_rank"):
         return Cache(number("num_hidden_layers"), 1, (rank + number("qk_rope_head_dim")) // 2)
     kinds, count = config.get("layer_types"), number("num_hidden_layers")
@@ -47,6 +53,28 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
         taps = number("linear_conv_kernel_dim", 4) - 1
         state = values * key_dim * value_dim + taps * (2 * keys * key_dim + values * value_dim)
     return Cache(layers=count - recurrent, state_bytes=_COPIES * recurrent * state * _FLOAT)
+
+
+def _compressed(config: Mapping[str, Any], number: Callable[[str, int], int]) -> Cache:
+    """DeepSeek-V4: every layer has a window, most of them compressed entries of all tokens and means in the making."""
+    count, dim, found = number("num_hidden_layers", 0), number("head_dim", 512), config.get("compress_rates")
+    rates = _RATES | {kind: rate for kind, rate in (found if isinstance(found, dict) else {}).items() if _is_count(rate)}
+    kinds, ratios = config.get("layer_types"), config.get("compress_ratios")
+    if isinstance(ratios, list):
+        kinds = [next((kind for kind, usual in _RATES.items() if usual == ratio), _SLIDING) for ratio in ratios]
+    kinds = kinds[:count] if isinstance(kinds, list) else []
+    sparse, heavy = _RATES
+    every = (
+        (Compressed(rates[sparse], (dim, number("index_head_dim", 128)), number("index_topk", 512)), kinds.count(sparse)),
+        (Compressed(rates[heavy], (dim,)), kinds.count(heavy)),
+    )
+    state = sum(3 * sum(kept.widths) * len(kept.widths) * layers for kept, layers in every)
+    compressed = tuple((kept, layers) for kept, layers in every if layers)
+    return Cache(count, 1, dim // 2, _COPIES * state * _FLOAT, ((number("sliding_window", 128), count),), compressed)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and value > 0
 
 
 def _windows(config: Mapping[str, Any], kinds: Sequence[Any]) -> tuple[tuple[int, int], ...]:

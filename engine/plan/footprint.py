@@ -28,6 +28,26 @@ def rows_kept(window: int, context: int, chunk: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Compressed:
+    """What a layer keeps of every `ratio` tokens for good, beside the rows of single tokens: vectors of `widths` numbers.
+
+    Of the first a token reads no more than `top`, chosen by the others, which are all read then; 0 for all of the first.
+    """
+
+    ratio: int
+    widths: tuple[int, ...]
+    top: int = 0
+
+    def nbytes(self, context: int, kv_type: KvType) -> int:
+        return context // self.ratio * sum(map(kv_type.row_bytes, self.widths))
+
+    def read_bytes(self, context: int, kv_type: KvType) -> int:
+        """By one token after so many."""
+        count, (first, *others) = context // self.ratio, map(kv_type.row_bytes, self.widths)
+        return self.top * first + count * sum(others) if 0 < self.top < count else count * first
+
+
+@dataclass(frozen=True, slots=True)
 class Footprint:
     """What a model needs wherever it runs. `slot_bytes` is an expert plus the alignment that direct reads need."""
 
@@ -54,6 +74,7 @@ class Footprint:
     num_heads: int = 0  # of queries; 0 where nobody tells
     kv_layers: int = 0  # that keep keys and values; 0 for all
     windows: tuple[tuple[int, int], ...] = ()  # (tokens, layers): those among them that see only so many
+    compressed: tuple[tuple[Compressed, int], ...] = ()  # with the layers that keep it
     state_bytes: int = 0  # of recurrent layers, with what is kept to go back to
     kv_type: KvType = USUAL_KV  # as a plan has it
 
@@ -73,12 +94,14 @@ class Footprint:
         for window, layers in self.windows:
             own = rows_kept(window, context, chunk)
             rows += layers * (own if own == context else own + MARKS * window)
-        return rows * self._row_bytes
+        further = sum(layers * kept.nbytes(context, self.kv_type) for kept, layers in self.compressed)
+        return rows * self._row_bytes + further
 
     def kv_read_bytes(self, context: int) -> int:
         """Of keys and values that one token after so many reads."""
         seen = self.whole_layers * context + sum(layers * min(context, window) for window, layers in self.windows)
-        return seen * self._row_bytes
+        further = sum(layers * kept.read_bytes(context, self.kv_type) for kept, layers in self.compressed)
+        return seen * self._row_bytes + further
 
     @property
     def whole_layers(self) -> int:

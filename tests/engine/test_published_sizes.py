@@ -49,6 +49,9 @@ _MODELS = (
         "hidden_size": 2048, "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None,
         "moe_intermediate_size": 1408, "intermediate_size": 10944, "first_k_dense_replace": 1, "num_experts_per_tok": 6,
     }),
+    _Model("DeepSeek-V4-Flash", "deepseek_v4", 284, "its card: 284B in total", {
+        "compress_ratios": [0, 0, *(4, 128) * 20, 4, 0], "num_hash_layers": 3,
+    }),
     _Model("GLM-4.5-Air", "glm4_moe", 106, "its card: 106 billion total parameters", {"head_dim": 128}),
     _Model("GLM-4.7-Flash", "glm4_moe_lite", 30, "its card: a 30B-A3B model"),
     _Model("gpt-oss-20b", "gpt_oss", 20.9, "its card: 20.9B total", {"num_hidden_layers": 24, "num_local_experts": 32}),
