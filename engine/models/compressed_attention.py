@@ -28,7 +28,14 @@ from engine.plan.footprint import Compressed
 _AT_ONCE = 1 << 21  # numbers of gathered keys, or of an indexer's logits: 8 MiB of fp32
 _PARTS = 8  # of the heads of a single query, so that as many threads have one
 
-Far = tuple[torch.Tensor, torch.Tensor | None]  # entries [1, N, ...], and the numbers [T, top] of those chosen for each query
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Far:
+    """What a pass sees beyond the window. Of a query that sees fewer than `top` entries, `chosen` says nothing."""
+
+    ratio: int  # tokens of an entry
+    entries: torch.Tensor  # [1, N, ...]
+    chosen: torch.Tensor | None  # [T, top] for each query; None where each sees all of its past
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +95,36 @@ class CompressedAttention:
         self._beyond = Beyond(layer, shape, kept, weights, kernels, rope) if kept is not None else None
 
     def __call__(self, x: torch.Tensor, rotation: Rotation, kv: KvCache) -> torch.Tensor:
+        """Queries of all heads are several times as wide as the stream: they are made for some tokens at a time."""
         shape, linear, count = self._shape, self._kernels.linear, len(x)
-        low = rms_norm(linear(x, self._into_low), self._query_norm, shape.eps)
-        q = linear(low, self._out_of_low).view(count, shape.num_heads, shape.dim)
-        q = turned(F.rms_norm(q, (shape.dim,), eps=shape.eps), rotation)
         row = rms_norm(linear(x, self._row), self._row_norm, shape.eps)[:, None]  # [T, 1, D]
         rows, start = kv.rows(self._layer, count)
         keep(rows, start, turned(row, rotation))
-        rows = rows[:, : start + count]
-        if self._beyond is None:
-            scale = shape.dim**-0.5
-            mixed = self._kernels.attention(q, rows, rows, scale=scale, window=shape.window, sinks=self._sinks)
-        else:
-            mixed = self._mixed(q, rows, kv.length, self._beyond.ratio, self._beyond(x, low, rotation, kv))
-        return self._projected(turned_back(mixed, rotation))
+        low = rms_norm(linear(x, self._into_low), self._query_norm, shape.eps)  # [T, R]
+        far = self._beyond(x, low, rotation, kv) if self._beyond is not None else None
+        y = torch.empty_like(x)
+        for some in _slices(count, _AT_ONCE // (shape.num_heads * shape.dim)):
+            own, seen = (rotation[0][some], rotation[1][some]), rows[:, : start + some.stop]
+            mixed = self._mixed(self._queries(low[some], own), seen, kv.length + some.start, some, far)
+            y[some] = self._projected(turned_back(mixed, own))
+        return y
 
-    def _mixed(self, q: torch.Tensor, rows: torch.Tensor, start: int, ratio: int, far: Far) -> torch.Tensor:
-        """Queries [T, Hq, D] over their window of rows [1, S, ...], of which the last T are their own, and what is far.
+    def _queries(self, low: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+        """[T, R] to [T, Hq, D] of unit length but for the scale."""
+        shape = self._shape
+        q = self._kernels.linear(low, self._out_of_low).view(len(low), shape.num_heads, shape.dim)
+        return turned(F.rms_norm(q, (shape.dim,), eps=shape.eps), rotation)
 
-        Queries that see as many keys as their neighbours become key heads of one call, each with its own keys.
-        """
-        entries, chosen = far
+    def _mixed(self, q: torch.Tensor, rows: torch.Tensor, start: int, some: slice, far: Far | None) -> torch.Tensor:
+        """Queries [T, Hq, D] from position `start` on over their window of rows [1, S, ...], of which the last T are their own,
+        and over what is far; `some` are the queries' numbers in it."""
         heads, dim = q.shape[1:]
+        scale = dim**-0.5
+        if far is None:
+            return self._kernels.attention(q, rows, rows, scale=scale, window=self._shape.window, sinks=self._sinks)
+        entries, chosen = far.entries, None if far.chosen is None else far.chosen[some]
         mixed = torch.empty_like(q)
-        for first, last, near, count in _alike(start, len(q), self._shape.window, ratio, chosen, dim):
+        for first, last, near, count in _alike(start, len(q), self._shape.window, far, dim):
             end = rows.shape[1] - len(q) + last
             begin = end - (last - first) - near + 1
             windows = rows[0, begin:end].unfold(0, near, 1).transpose(1, 2)  # [B, near, ...]
@@ -122,9 +135,9 @@ class CompressedAttention:
             keys = torch.cat((seen, windows), dim=1)
             if len(keys) == 1:
                 keys = keys.expand(gcd(heads, _PARTS), -1, -1)
-            own = q[first:last].reshape(1, -1, dim)  # [1, B * Hq, D]
+            own = q[first:last].reshape(1, -1, dim)  # [1, B * Hq, D]: each query's keys are those of its own key heads
             sinks = self._sinks.repeat(last - first)
-            mixed[first:last] = self._kernels.attention(own, keys, keys, scale=dim**-0.5, sinks=sinks).view(-1, heads, dim)
+            mixed[first:last] = self._kernels.attention(own, keys, keys, scale=scale, sinks=sinks).view(-1, heads, dim)
         return mixed
 
     def _projected(self, mixed: torch.Tensor) -> torch.Tensor:
@@ -140,7 +153,7 @@ class Beyond:
     def __init__(
         self, layer: int, shape: AttentionShape, kept: Compressed, weights: Weights, kernels: Kernels, rope: Rope
     ) -> None:
-        self._layer, self.ratio, self._top = layer, kept.ratio, kept.top
+        self._layer, self._ratio, self._top = layer, kept.ratio, kept.top
         names = ("compressor", "indexer.compressor")[: len(kept.widths)]
         self._compressors = [
             Compressor(weights.at(name), kernels, dim, kept.ratio, rope, shape.eps)
@@ -155,11 +168,12 @@ class Beyond:
         for compressor, rows, before, after in zip(self._compressors, every, now, following, strict=True):
             entries = compressor(x, kv.length, before, after)
             if len(entries):
-                keep(rows, kv.length // self.ratio, entries)
-        complete = (kv.length + len(x)) // self.ratio
-        if self._indexer is None or complete <= self._top:
-            return every[0][:, :complete], None
-        return every[0][:, :complete], self._indexer(x, low, rotation, every[1][0, :complete], kv.length)
+                keep(rows, kv.length // self._ratio, entries)
+        complete = (kv.length + len(x)) // self._ratio
+        chosen = None
+        if self._indexer is not None and complete > self._top:
+            chosen = self._indexer(x, low, rotation, every[1][0, :complete], kv.length)
+        return Far(self._ratio, every[0][:, :complete], chosen)
 
 
 class Indexer:
@@ -172,15 +186,14 @@ class Indexer:
 
     def __call__(self, x: torch.Tensor, low: torch.Tensor, rotation: Rotation, keys: torch.Tensor, start: int) -> torch.Tensor:
         """Normed x [T, H] from position `start` on, its narrowed queries [T, R] and keys [N, ...] of more than `top` entries,
-        to the numbers of the best [T, top]. Those of a query that may see fewer are without meaning."""
-        q = turned(self._kernels.linear(low, self._query).view(len(x), self._heads, self._dim), rotation)
-        weights = self._kernels.linear(x, self._weights) * (self._heads * self._dim) ** -0.5  # [T, Hi]
-        visible = torch.arange(start + 1, start + len(x) + 1, device=x.device) // self._ratio  # [T]
-        entry = torch.arange(len(keys), device=x.device)
-        best = []
-        at_once = max(1, _AT_ONCE // (self._heads * len(keys)))
-        for some, own, limit in zip(*(torch.split(part, at_once) for part in (q, weights, visible)), strict=True):
-            scores = self._scores(some, own, keys).masked_fill_(entry >= limit[:, None], float("-inf"))  # [B, N]
+        to the numbers of the best [T, top]; see `Far`."""
+        entry, best = torch.arange(len(keys), device=x.device), []
+        for some in _slices(len(x), _AT_ONCE // (self._heads * max(len(keys), self._dim))):
+            q = self._kernels.linear(low[some], self._query).view(-1, self._heads, self._dim)
+            weights = self._kernels.linear(x[some], self._weights)  # [B, Hi]; what they are scaled by changes no order
+            scores = self._scores(turned(q, (rotation[0][some], rotation[1][some])), weights, keys)  # [B, N]
+            visible = torch.arange(start + some.start + 1, start + some.stop + 1, device=x.device) // self._ratio
+            scores.masked_fill_(entry >= visible[:, None], float("-inf"))
             best.append(scores.topk(self._top, dim=-1, sorted=False).indices)
         return torch.cat(best)
 
@@ -194,21 +207,24 @@ class Indexer:
         return torch.cat(parts, dim=1)
 
 
-def _alike(
-    start: int, tokens: int, window: int, ratio: int, chosen: torch.Tensor | None, dim: int
-) -> Iterator[tuple[int, int, int, int]]:
+def _slices(count: int, most: int) -> Iterator[slice]:
+    """All of `count` in turn, no more than `most` at a time, and at least one."""
+    step = max(1, most)
+    return (slice(first, min(count, first + step)) for first in range(0, count, step))
+
+
+def _alike(start: int, tokens: int, window: int, far: Far, dim: int) -> Iterator[tuple[int, int, int, int]]:
     """Runs of queries from position `start` on that see as many tokens and as many entries: (first, last, tokens, entries)."""
-    most = tokens + start if chosen is None else chosen.shape[1]
+    most = start + tokens if far.chosen is None else far.chosen.shape[1]
 
     def sees(query: int) -> tuple[int, int]:
         position = start + query
-        return min(window, position + 1), min(most, (position + 1) // ratio)
+        return min(window, position + 1), min(most, (position + 1) // far.ratio)
 
-    for (near, far), queries in groupby(range(tokens), sees):
+    for (near, count), queries in groupby(range(tokens), sees):
         run = list(queries)
-        at_once = max(1, _AT_ONCE // ((near + far) * dim))
-        for first in range(run[0], run[-1] + 1, at_once):
-            yield first, min(run[-1] + 1, first + at_once), near, far
+        for some in _slices(len(run), _AT_ONCE // ((near + count) * dim)):
+            yield run[0] + some.start, run[0] + some.stop, near, count
 
 
 def _by_group(matrix: Weight, groups: int) -> list[Weight]:

@@ -69,7 +69,7 @@ def _compressed(config: Mapping[str, Any], number: Callable[[str, int], int]) ->
         (Compressed(rates[heavy], (dim,)), kinds.count(heavy)),
     )
     state = sum(3 * sum(kept.widths) * len(kept.widths) * layers for kept, layers in every)
-    compressed = tuple((kept, layers) for kept, layers in every if layers)
+    compressed = tuple(sorted((kept, layers) for kept, layers in every if layers))
     return Cache(count, 1, dim // 2, _COPIES * state * _FLOAT, ((number("sliding_window", 128), count),), compressed)
 
 

@@ -49,6 +49,10 @@ class HyperConnection:
         count = streams.count
         before, after, among = weights.vector(f"{name}_scale")
         self._scale = torch.cat((before.expand(count), after.expand(count), among.expand(count * count)))
+        device = self._base.device
+        one, all_ones = torch.eye(count, device=device), torch.ones(count, count, device=device)
+        self._over_rows, self._over_columns = torch.kron(one, all_ones), torch.kron(all_ones, one)  # [S * S, S * S]
+        self._eps = torch.full((count * count,), streams.eps, device=device)
 
     def __call__(self, x: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """x [T, S, H] in place; `part` maps [T, H] to [T, H]."""
@@ -61,13 +65,13 @@ class HyperConnection:
 
     def _balanced(self, among: torch.Tensor) -> torch.Tensor:
         """[T, S, S] to positive matrices whose rows and columns add up to nearly 1. Source: Sinkhorn and Knopp 1967."""
-        eps = self._streams.eps
-        among = among.softmax(dim=-1) + eps
-        among /= among.sum(dim=-2, keepdim=True) + eps
+        flat = (among.softmax(dim=-1) + self._streams.eps).flatten(1)
+        sums = torch.empty_like(flat)  # of the row or column that each number is in; by products it takes half as long
+        flat /= torch.addmm(self._eps, flat, self._over_columns, out=sums)
         for _ in range(self._streams.sinkhorn_steps - 1):
-            among /= among.sum(dim=-1, keepdim=True) + eps
-            among /= among.sum(dim=-2, keepdim=True) + eps
-        return among
+            flat /= torch.addmm(self._eps, flat, self._over_rows, out=sums)
+            flat /= torch.addmm(self._eps, flat, self._over_columns, out=sums)
+        return flat.view_as(among)
 
 
 def collapse(name: str, streams: Streams, weights: Weights, kernels: Kernels) -> Callable[[torch.Tensor], torch.Tensor]:

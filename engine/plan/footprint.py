@@ -27,7 +27,7 @@ def rows_kept(window: int, context: int, chunk: int) -> int:
     return rows if rows + MARKS * window < context else context
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Compressed:
     """What a layer keeps of every `ratio` tokens for good, beside the rows of single tokens: vectors of `widths` numbers.
 
