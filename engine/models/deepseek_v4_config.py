@@ -43,6 +43,7 @@ class Config(DecoderConfig):
             hf.expect(key, only)
         common = read_common(hf, experts=("n_routed_experts",))
         head_dim, turned = common["head_dim"], _turned_dim(hf, values, common["head_dim"])
+        kinds = _kinds(hf, values, common["num_layers"])
         sparse_ratio, heavy_ratio = _ratios(hf, values, name)
         index_dim = hf.integer("index_head_dim")
         if head_dim % 2 or turned > index_dim:
@@ -60,7 +61,7 @@ class Config(DecoderConfig):
         )  # fmt: skip
         return cls(
             **common | {"head_dim": head_dim // 2, "stretch": None},
-            kinds=_kinds(hf, values, common["num_layers"]),
+            kinds=kinds,
             routers=_routers(hf, values, common["num_layers"]),
             attention=attention,
             sparse=Compressed(sparse_ratio, (head_dim, index_dim), hf.integer("index_topk")),
@@ -108,7 +109,7 @@ def _ratios(hf: HfConfig, values: dict[str, Any], name: str) -> tuple[int, int]:
     found = values.get("compress_rates") or {}
     if not isinstance(found, dict):
         raise hf.error(f"compress_rates is {str(found)[:40]}, not an object")
-    rates = HfConfig(found, f"{name}, compress_rates")
+    rates = HfConfig(found, name)
     ratios = rates.integer(_SPARSE, 4), rates.integer(_HEAVY, 128)
     if values.get("compress_ratios") is not None and ratios != (4, 128):
         raise hf.error(f"compress_rates are {ratios}, where compress_ratios are of 4 and 128")
