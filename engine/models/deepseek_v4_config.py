@@ -50,7 +50,7 @@ class Config(DecoderConfig):
             raise hf.error(f"head_dim {head_dim} is odd or index_head_dim {index_dim} less than the {turned} that are turned")
         groups = hf.integer("o_groups")
         hf.divisible("num_attention_heads", common["num_heads"], "o_groups", groups)
-        far_theta, far_stretch = _far_rope(hf, values, name)
+        near_theta, far_theta, far_stretch = _ropes(hf, values, name)
         attention = AttentionShape(
             common["hidden_size"], common["num_heads"], head_dim, hf.integer("q_lora_rank"), groups, hf.integer("o_lora_rank"),
             hf.integer("sliding_window"), hf.integer("index_n_heads"), index_dim, common["rms_eps"],
@@ -60,7 +60,7 @@ class Config(DecoderConfig):
             common["rms_eps"],
         )  # fmt: skip
         return cls(
-            **common | {"head_dim": head_dim // 2, "stretch": None},
+            **common | {"head_dim": head_dim // 2, "rope_theta": near_theta, "stretch": None},
             kinds=kinds,
             routers=_routers(hf, values, common["num_layers"]),
             attention=attention,
@@ -154,18 +154,19 @@ def _turned_dim(hf: HfConfig, values: dict[str, Any], head_dim: int) -> int:
     return turned
 
 
-def _far_rope(hf: HfConfig, values: dict[str, Any], name: str) -> tuple[float, Scaling | None]:
-    """Of layers with compressed entries; a stretch does not scale its table unless told."""
-    theta = hf.positive("compress_rope_theta", 160_000.0)
+def _ropes(hf: HfConfig, values: dict[str, Any], name: str) -> tuple[float, float, Scaling | None]:
+    """The base of layers without compressed entries, and base and stretch of those with them. A stretch does not scale its
+    table unless told."""
     found = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    own = found.get("compress") if isinstance(found, dict) else found
-    if own is None:
-        own = {key: value for key, value in found.items() if key != "rope_theta"}
-    if not isinstance(own, dict):
-        raise hf.error(f"its rotary embedding is described by {str(found)[:40]}, not by an object")
-    found_theta, stretch = HfConfig({"rope_parameters": {"rope_theta": theta, **own}}, name).rope(theta)
-    if found_theta != theta:
-        raise hf.error(f"compress_rope_theta is {theta}, and rope_parameters.compress has {found_theta}")
+    if not isinstance(found, dict) or not all(isinstance(found.get(part, {}), dict) for part in ("main", "compress")):
+        raise hf.error(f"its rotary embedding is described by {str(found)[:40]}, not by objects")
+    main, compress = found.get("main", {}), found.get("compress", {key: found[key] for key in found if key != "rope_theta"})
+    near = hf.positive("rope_theta", main.get("rope_theta", 10_000.0))
+    far = hf.positive("compress_rope_theta", compress.get("rope_theta", 160_000.0))
+    own_near, _ = HfConfig({"rope_parameters": {"rope_theta": near} | main}, name).rope(near, ())
+    own_far, stretch = HfConfig({"rope_parameters": {"rope_theta": far} | compress}, name).rope(far)
+    if (own_near, own_far) != (near, far):
+        raise hf.error(f"rope_theta and compress_rope_theta are {near} and {far}, in rope_parameters {own_near} and {own_far}")
     if isinstance(stretch, YarnScaling) and not stretch.given_factor:
         stretch = replace(stretch, given_factor=1.0)
-    return theta, stretch
+    return near, far, stretch

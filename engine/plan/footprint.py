@@ -43,8 +43,20 @@ class Compressed:
 
     def read_bytes(self, context: int, kv_type: KvType) -> int:
         """By one token after so many."""
-        count, (first, *others) = context // self.ratio, map(kv_type.row_bytes, self.widths)
-        return self.top * first + count * sum(others) if 0 < self.top < count else count * first
+        first, *others = map(kv_type.row_bytes, self.widths)
+        seen, searched = self._counts(context)
+        return seen * first + searched * sum(others)
+
+    def macs(self, context: int, heads: int) -> int:
+        """Multiply-adds of one token after so many: scores and weighted sum of what is seen, scores of what is searched."""
+        first, *others = self.widths
+        seen, searched = self._counts(context)
+        return heads * (2 * seen * first + searched * sum(others))
+
+    def _counts(self, context: int) -> tuple[int, int]:
+        """Of the first vector those that a token reads, of the others those that it looks for them in."""
+        count = context // self.ratio
+        return (self.top, count) if 0 < self.top < count else (count, 0)
 
 
 @dataclass(frozen=True, slots=True)

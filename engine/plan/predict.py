@@ -114,7 +114,8 @@ def _further_macs(footprint: Footprint, start: int, count: int) -> float:
         return attention_macs(count, seen + count, heads, dim) - attention_macs(count, count, heads, dim)
 
     windowed = sum(layers * to(min(start, window)) for window, layers in footprint.windows)
-    return footprint.whole_layers * to(start) + windowed
+    compressed = sum(layers * count * kept.macs(start, footprint.heads) for kept, layers in footprint.compressed)
+    return footprint.whole_layers * to(start) + windowed + compressed
 
 
 def _first_token(plan: Plan, footprint: Footprint, rates: Rates, count: int, margin: float) -> FirstToken:

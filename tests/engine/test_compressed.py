@@ -234,7 +234,10 @@ def test_keys_that_contradict_one_another(published: Path) -> None:
         ({"mlp_layer_types": ["moe"] * 6}, "mlp_layer_types and num_hash_layers"),
         ({"compress_rates": {"compressed_sparse_attention": 8}}, "compress_rates are (8, 128)"),
         ({"partial_rotary_factor": 0.25}, "qk_rope_head_dim is 8, and partial_rotary_factor makes it 4"),
-        ({"rope_parameters": {"compress": {"rope_theta": 5.0, "rope_type": "default"}}}, "compress_rope_theta is 160000.0"),
+        ({"rope_parameters": {"compress": {"rope_theta": 5.0}}}, "in rope_parameters 10000.0 and 5.0"),
+        ({"rope_parameters": {"main": {"rope_theta": 5.0}}}, "in rope_parameters 5.0 and 160000.0"),
+        ({"rope_parameters": {"main": {"rope_type": "yarn"}}}, "rope_type is 'yarn'"),
+        ({"rope_parameters": {"main": "none"}}, "rotary embedding"),
     ):
         with pytest.raises(EngineError) as caught:
             read(values | changes, "tiny")
