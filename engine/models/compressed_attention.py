@@ -25,8 +25,9 @@ from engine.models.rope import Rope
 from engine.models.rope_tail import turned, turned_back
 from engine.plan.footprint import Compressed
 
-_AT_ONCE = 1 << 21  # numbers of gathered keys, or of an indexer's logits: 8 MiB of fp32
-_PARTS = 8  # of the heads of a single query, so that as many threads have one
+_AT_ONCE = 1 << 21  # numbers of queries, or of an indexer's logits: 8 MiB of fp32
+_KEYS_AT_ONCE = 1 << 19  # numbers of gathered keys; a query of more goes alone
+_PARTS = 16  # of the heads of a query that goes alone, so that as many threads have one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,7 +224,7 @@ def _alike(start: int, tokens: int, window: int, far: Far, dim: int) -> Iterator
 
     for (near, count), queries in groupby(range(tokens), sees):
         run = list(queries)
-        for some in _slices(len(run), _AT_ONCE // ((near + count) * dim)):
+        for some in _slices(len(run), _KEYS_AT_ONCE // ((near + count) * dim)):
             yield run[0] + some.start, run[0] + some.stop, near, count
 
 

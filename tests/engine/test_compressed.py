@@ -100,6 +100,7 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_small_pieces_give_the_same(golden: Golden, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long prompts and contexts need them: queries, gathered keys and an indexer's logits in pieces."""
     monkeypatch.setattr(compressed_attention, "_AT_ONCE", numbers)
+    monkeypatch.setattr(compressed_attention, "_KEYS_AT_ONCE", numbers)
     assert measure(golden, Reference()).largest < 1e-4
 
 
