@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -101,7 +102,22 @@ def test_small_pieces_give_the_same(golden: Golden, numbers: int, monkeypatch: p
     """As long prompts and contexts need them: queries, gathered keys and an indexer's logits in pieces."""
     monkeypatch.setattr(compressed_attention, "_AT_ONCE", numbers)
     monkeypatch.setattr(compressed_attention, "_KEYS_AT_ONCE", numbers)
-    assert measure(golden, Reference()).largest < 1e-4
+    kernels = _Watched()
+    assert measure(golden, kernels).largest < 1e-4
+    queries = {heads // 4 for heads in kernels.heads}
+    assert max(queries) == {1: 1, 100: 1, 1000: 15}[numbers], "of 4 heads with 16 numbers each, over some keys"
+
+
+class _Watched(Reference):
+    """Knows how many heads each call of attention was over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads: set[int] = set()
+
+    def attention(self, q: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+        self.heads.add(q.shape[0] * q.shape[1])
+        return super().attention(q, *arguments, **named)
 
 
 def test_experts_known_by_a_tokens_number_are_foretold(golden: Golden) -> None:
