@@ -255,7 +255,7 @@ def _drawn_weights(dense: Dense) -> tuple[Weights, torch.Tensor]:
     for stem, (layout, parts) in dense.layouts.items():
         matrices[stem] = layout.bind({suffix: piece(parts[suffix]) for suffix in layout.parts})
     vectors = {name: piece(ref).view(_FLOATS[ref.dtype]).float() for name, ref in dense.vectors.items()}
-    tables = {name: torch.zeros(ref.shape, dtype=torch.int64) for name, ref in dense.tables.items()}
+    tables = {name: torch.zeros(ref.shape, dtype=torch.int64, device=memory.device) for name, ref in dense.tables.items()}
     return Weights(matrices, vectors, tables=tables), memory
 
 

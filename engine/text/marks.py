@@ -87,9 +87,13 @@ def find_form(template: str, token_id: Callable[[str], int | None], is_special: 
         word = _DSML if _DSML in mark else mark
         return token_id(word) is not None or word in template
 
+    dsml = token_id(_DSML)
+    is_dropped = dsml is not None and is_special(dsml)  # from the text that a mark is found in
     for pairs, begin, end in ((_THOUGHTS, Role.THOUGHT, Role.THOUGHT_END), (_CALLS, Role.CALL, Role.CALL_END)):
         for opening, closing in pairs:
             if knows(opening) and (not closing or knows(closing)):
+                if is_dropped:
+                    opening, closing = opening.replace(_DSML, ""), closing.replace(_DSML, "")
                 roles[opening], ends[opening] = begin, closing
                 if closing:
                     roles[closing] = end

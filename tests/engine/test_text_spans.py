@@ -168,6 +168,13 @@ def test_marks_that_come_letter_by_letter(name: str, tmp_path: Path) -> None:
     assert _split(tmp_path, (), answer, prompt, template=" ".join(marks)) == expected
 
 
+def test_marks_around_a_special_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is none of the answer's text then."""
+    marks, prompt, answer, expected = CASES["deepseek v4"]
+    monkeypatch.setitem(globals(), "SPECIAL", {*SPECIAL, "｜DSML｜"})
+    assert _split(tmp_path, marks, answer, prompt) == expected
+
+
 def test_what_is_shown_is_never_taken_back(tmp_path: Path) -> None:
     tokenizer = _tokenizer(tmp_path, ())
     form = find_form("<think></think><tool_call></tool_call>", tokenizer.token_id, tokenizer.is_special)
