@@ -16,6 +16,7 @@ from engine.checkpoint.index import open_checkpoint
 from engine.config import KvType
 from engine.errors import EngineError
 from engine.experts.trace import Recorder
+from engine.experts.vram import Device
 from engine.judge import footprint_of, footprint_of_catalogue
 from engine.kernels.reference import Reference
 from engine.kv.cache import KvCache
@@ -27,6 +28,7 @@ from engine.session import Session
 from engine.source import inspect
 from engine.store.catalogue import read_catalogue
 from engine.tiers.disk import DiskReader
+from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from tests.golden.parity import Golden, make_golden, measure
 from tests.helpers.encodings import Tensors
 from tests.helpers.tiny import session_on
@@ -154,6 +156,18 @@ def test_an_embedding_left_on_disk_does_not_change_the_experts(golden: Golden) -
         torch.testing.assert_close(Session(parts, reader).sync(golden.tokens[:30])[0], expected, atol=0, rtol=0)
     finally:
         reader.close()
+
+
+@pytest.mark.parametrize("vram_slots", [48, 13])
+def test_experts_on_a_card_give_the_same(golden: Golden, vram_slots: int) -> None:
+    def answer(**placed: Any) -> list[torch.Tensor]:
+        with session_on(golden.folder, **placed) as (session, _):
+            return [session.sync(golden.tokens[:20])[0], *(session.step(token)[0] for token in golden.tokens[20:])]
+
+    card = Device(SimulatedAccelerator(Simulation(8 << 20), "card"), Reference())
+    expected, ours = answer(), answer(devices=[card], vram_slots=vram_slots, expert_ram="34%")
+    for left, right in zip(ours, expected, strict=True):
+        torch.testing.assert_close(left, right, atol=0, rtol=0)
 
 
 Change = Callable[[Tensors], Tensors]
