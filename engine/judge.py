@@ -24,7 +24,7 @@ from engine.models.geometry import cache_of
 from engine.models.published import text_part
 from engine.models.registry import SUPPORTED, find
 from engine.models.stated import check_stated
-from engine.plan.footprint import Footprint
+from engine.plan.footprint import Compressed, Footprint
 from engine.plan.forecast import NOTHING, Knowledge, fit_of, forecast
 from engine.plan.plan import SHORTEST_CONTEXT, make_plan
 from engine.protocol import Fit, HubModel, ModelEntry, Plan, Release, Verdict, WishLimits
@@ -279,6 +279,7 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
         kv_layers=cache.layers,
         windows=cache.windows,
         choice=cache.choice,
+        compressed=cache.compressed,
         state_bytes=cache.state_bytes,
         hidden_size=hidden,
         expert_size=_integer(config, name, inner),
@@ -300,7 +301,8 @@ def footprint_of_catalogue(model: CatalogueModel, form: str, nbytes: int) -> Foo
     """By arithmetic: the experts have their parameters times the format's bits, the dense part is the rest of the files."""
     shape = model.geometry
     expert_bytes = int(shape.matrices * shape.hidden * shape.expert_size * _BITS[form] / 8)
-    dense = nbytes - shape.moe_layers * shape.experts * expert_bytes
+    unused = shape.further_layers * shape.experts * expert_bytes
+    dense = nbytes - unused - shape.moe_layers * shape.experts * expert_bytes
     return Footprint(
         name=model.name,
         architecture=model.architecture,
@@ -317,6 +319,7 @@ def footprint_of_catalogue(model: CatalogueModel, form: str, nbytes: int) -> Foo
         num_kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         windows=((shape.window, shape.windowed_layers),) if shape.windowed_layers else (),
+        compressed=tuple((Compressed(ratio, widths, top), layers) for ratio, widths, top, layers in shape.compressed),
         hidden_size=shape.hidden,
         expert_size=shape.expert_size,
         vocab_size=shape.vocab,

@@ -80,7 +80,7 @@ def open_parts(
         stem = EMBEDDING.removesuffix(".weight")
         weights.matrices[stem] = replace(weights.matrices[stem], rows=rows.capacity)
     names = source.architecture
-    look_ahead = NextRouter(weights, names.router, names.norm, experts.layers, footprint.top_k, main)
+    look_ahead = NextRouter(weights, names.router, names.norm, names.table, experts.layers, footprint.top_k, main)
     budget = SlotBudget(cache, arena, guest_slots(footprint.top_k), reserve, room)
     table = SlotTable(arena, binder, kernels)
     cpu = CpuLane(table, kernels, source.config.math, meter, experts.expert_bytes)
@@ -93,7 +93,7 @@ def open_parts(
     runner = ExpertRunner(experts, cache, arena, table, reader, lanes, meter, look_ahead, budget)
     kv = KvCache(
         footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context, device, plan.kv_type,
-        source.config.kept_windows, plan.prefill_chunk,
+        source.config.kept_windows, plan.prefill_chunk, source.config.kept_compressed,
     )  # fmt: skip
     model = source.architecture.load().build(source.config, weights, main)
     if heat:
@@ -105,7 +105,9 @@ def open_parts(
         until = time.monotonic() + _WARM_SECONDS
         lanes.warm(heat or {}, lambda wanted: runner.bring(wanted, until - time.monotonic()))
     dense_link, hot = (Link.VRAM, lanes.heat) if isinstance(lanes, DeviceLanes) else (Link.RAM, policy.heat)
-    return Parts(model, kv, runner, hot, meter, footprint.dense_read_bytes, rows, dense_link, plan.prefill_chunk)
+    return Parts(
+        model, kv, runner, hot, meter, footprint.dense_read_bytes, rows, dense_link, plan.prefill_chunk, look_ahead.announce
+    )  # fmt: skip
 
 
 def _rows_on_disk(source: Source, plan: Plan, reader: DiskReader) -> RowStore | None:

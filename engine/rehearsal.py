@@ -172,7 +172,10 @@ class Rehearsal:
 
     def _session(self, num_layers: int, context: int) -> Session:
         shape, config = self._subject.footprint, replace(self._subject.config, num_layers=num_layers)
-        kv = KvCache(max(1, num_layers), shape.num_kv_heads, shape.head_dim, context, self._device, shape.kv_type)
+        kv = KvCache(
+            max(1, num_layers), shape.num_kv_heads, shape.head_dim, context, self._device, shape.kv_type,
+            compressed=config.kept_compressed,
+        )  # fmt: skip
         kernels = self._kernels if self._card is None else self._card.kernels
         model = self._subject.architecture.load().build(config, self.weights, kernels)
         return Session(Parts(model, kv, self.runner, dict, Meter()), self._reader)
@@ -286,7 +289,8 @@ def _drawn_weights(dense: Dense, device: torch.device) -> tuple[Weights, torch.T
     for stem, (layout, parts) in dense.layouts.items():
         matrices[stem] = layout.bind({suffix: piece(parts[suffix]) for suffix in layout.parts})
     vectors = {name: piece(ref).view(_FLOATS[ref.dtype]).float() for name, ref in dense.vectors.items()}
-    return Weights(matrices, vectors), memory
+    tables = {name: torch.zeros(ref.shape, dtype=torch.int64, device=memory.device) for name, ref in dense.tables.items()}
+    return Weights(matrices, vectors, tables=tables), memory
 
 
 def layer_matrices(dense: Dense, weights: Weights, num_layers: int) -> Sequence[Weight]:

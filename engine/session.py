@@ -30,8 +30,9 @@ class Cancelled(Exception):  # noqa: N818 - an outcome, not an error
 class Parts:
     """What a session runs on. `dense_bytes` is what each pass reads beside the experts, for the meter.
 
-    With `rows` the model's embedding is the table of the rows that these hold, and tokens are handed to it by their places
-    there. `dense_link` is where the dense weights lie: RAM or VRAM. `chunk` tokens of a prompt are read at once.
+    With `rows` the model's embedding is the table of the rows that these hold, and it is told the tokens' places there too.
+    `dense_link` is where the dense weights lie: RAM or VRAM. `chunk` tokens of a prompt are read at once. `announce` is told
+    the tokens of each pass before it.
     """
 
     model: Model
@@ -43,6 +44,7 @@ class Parts:
     rows: RowStore | None = None
     dense_link: Link = Link.RAM
     chunk: int = PREFILL_CHUNK
+    announce: Callable[[Sequence[int]], None] = lambda _: None
 
 
 FallBack = Callable[[str], Parts]
@@ -200,13 +202,14 @@ class Session:
             meter.derived.add(Link.DISK)
         return logits, meter.end()
 
-    def _embedded(self, tokens: Sequence[int]) -> Sequence[int]:
+    def _places(self, tokens: Sequence[int]) -> torch.Tensor | None:
+        """Of their embeddings, where those are on disk."""
         rows = self._parts.rows
         if rows is None:
-            return tokens
+            return None
         places, nbytes = rows.places(tokens)
         self._parts.meter.add(Link.DISK, nbytes, 0.0)
-        return places
+        return torch.tensor(places)
 
     @torch.inference_mode()
     def _forward(self, tokens: Sequence[int], should_stop: Callable[[], bool]) -> torch.Tensor:
@@ -225,7 +228,8 @@ class Session:
             in_experts += time.perf_counter() - entered
             return y
 
-        logits = parts.model(torch.tensor(self._embedded(tokens)), parts.kv, experts).cpu()
+        parts.announce(tokens)
+        logits = parts.model(torch.tensor(tokens), parts.kv, experts, self._places(tokens)).cpu()
         read_bytes = parts.dense_bytes + parts.kv.read_bytes(len(tokens))
         parts.meter.add(parts.dense_link, read_bytes, time.perf_counter() - begun - in_experts)
         return logits

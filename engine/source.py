@@ -92,6 +92,7 @@ def _footprint(
         kv_layers=config.kv_layers,
         windows=tuple(Counter(filter(None, config.kept_windows)).items()),
         choice=config.choice,
+        compressed=tuple(sorted(Counter(filter(None, config.kept_compressed)).items())),
         state_bytes=KvCache.state_bytes(config.state_values),
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,

@@ -9,7 +9,7 @@ from engine.config import KvType
 from engine.kernels.kept import DTYPES, width
 from engine.kv.state import States, Tensors
 from engine.kv.window import Windows
-from engine.plan.footprint import MARKS, rows_kept
+from engine.plan.footprint import MARKS, Compressed, rows_kept
 from engine.tiers.arena import aligned_memory
 
 Kept = tuple[torch.Tensor, torch.Tensor, int]  # keys and values [Hkv, rows, ...], and the row of the first new token
@@ -18,8 +18,8 @@ Kept = tuple[torch.Tensor, torch.Tensor, int]  # keys and values [Hkv, rows, ...
 class KvCache:
     """Fixed capacity in tokens; `length` of them are valid. Rows beyond those may hold the pass in progress.
 
-    `windows` has for each layer how many tokens it sees, None for all; no pass is over more than `chunk` tokens. Raises
-    `EngineError` when the system refuses the memory.
+    `windows` has for each layer how many tokens it sees, None for all; no pass is over more than `chunk` tokens. `compressed`
+    has for each layer what it keeps of several tokens at once. Raises `EngineError` when the system refuses the memory.
     """
 
     def __init__(
@@ -32,11 +32,19 @@ class KvCache:
         kv_type: KvType = KvType.FP32,
         windows: Sequence[int | None] = (),
         chunk: int = 0,
+        compressed: Sequence[Compressed | None] = (),
     ) -> None:
         self._heads, self._dim, self._type = num_kv_heads, head_dim, kv_type
         self._sees = tuple(windows) or (None,) * num_layers
         self._rows = [capacity if window is None else rows_kept(window, capacity, chunk) for window in self._sees]
-        self._memory = _memory(self._token_bytes, self._rows, device or torch.device("cpu"))
+        self._further = {layer: kept for layer, kept in enumerate(compressed) if kept is not None}
+        sizes = [self._token_bytes * rows for rows in self._rows]
+        sizes += [kept.nbytes(capacity, kv_type) for kept in self._further.values()]
+        self._memory = _memory(sizes, device or torch.device("cpu"))
+        self._compressed = {
+            layer: _parted(memory, kept, capacity, DTYPES[kv_type])
+            for memory, (layer, kept) in zip(self._memory[len(self._rows) :], self._further.items(), strict=True)
+        }
         self._layers: dict[int, tuple[torch.Tensor, ...]] = {}  # those that keep something of each token: [H, rows, ...]
         self._reads: dict[int, int] = {}  # rows of the first kind for a token, of layers with several kinds
         self._windows, self._states = Windows(), States(device)
@@ -67,6 +75,14 @@ class KvCache:
             shapes = [(1, rows, width(dtype, dim)) for dim in dims]
             self._layers[layer], self._reads[layer] = self._laid_out(layer, shapes), most
         return self._layers[layer], self.length
+
+    def compressed(self, layer: int) -> tuple[torch.Tensor, ...]:
+        """Of a layer that keeps vectors of several tokens at once: each kind of them [1, capacity // ratio, ...].
+
+        That of tokens n * ratio to (n + 1) * ratio is row n, to be written once they have all been read. A timeline cut short
+        leaves those beyond it, which are written anew.
+        """
+        return self._compressed[layer]
 
     def _of(self, layer: int, parts: int, heads: int, dim: int) -> tuple[torch.Tensor, ...]:
         if layer not in self._layers:
@@ -123,7 +139,9 @@ class KvCache:
         """What a pass over `count` tokens reads of the layers that keep any."""
         seen = self.length + count
         like = [min(seen, (self._sees[layer] or seen) + count - 1) for layer in self._layers if layer not in self._reads]
-        return sum(like) * self._token_bytes + sum(self._chosen_bytes(layer, seen, count) for layer in self._reads)
+        further = sum(kept.read_bytes(seen, self._type) for layer, kept in self._further.items() if layer in self._layers)
+        chosen = sum(self._chosen_bytes(layer, seen, count) for layer in self._reads)
+        return sum(like) * self._token_bytes + chosen + further
 
     def _chosen_bytes(self, layer: int, seen: int, count: int) -> int:
         """As `count` tokens may choose all different rows."""
@@ -136,9 +154,21 @@ class KvCache:
         return 2 * self._heads * self._type.row_bytes(self._dim)
 
 
-def _memory(token_bytes: int, rows: Sequence[int], device: torch.device) -> list[torch.Tensor]:
-    """Of each layer; in RAM it costs nothing until a token is written. Raises `EngineError` when the system refuses it."""
-    sizes = [-(-token_bytes * count // 64) * 64 for count in rows]
+def _parted(memory: torch.Tensor, kept: Compressed, capacity: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """One tensor [1, capacity // ratio, ...] for each kind of vector, end to end in uint8 `memory`."""
+    parts, begin = [], 0
+    for dim in kept.widths:
+        shape = (1, capacity // kept.ratio, width(dtype, dim))
+        nbytes = math.prod(shape) * dtype.itemsize
+        parts.append(memory[begin : begin + nbytes].view(dtype).view(shape))
+        begin += nbytes
+    return tuple(parts)
+
+
+def _memory(sizes: Sequence[int], device: torch.device) -> list[torch.Tensor]:
+    """Pieces of at least so many bytes; in RAM they cost nothing until something is written. Raises `EngineError` when the
+    system refuses them."""
+    sizes = [-(-size // 64) * 64 for size in sizes]
     if device.type != "cpu":
         whole = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
     else:

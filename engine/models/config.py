@@ -7,7 +7,7 @@ from typing import Any
 from engine.kernels.weights import ExpertMath
 from engine.models.hf_config import HfConfig
 from engine.models.rope import Scaling
-from engine.plan.footprint import Choice
+from engine.plan.footprint import Choice, Compressed
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class DecoderConfig:
     def choice(self) -> Choice | None:
         """What of the tokens kept a layer reads, where that is not all that it sees."""
         return None
+
+    @property
+    def kept_compressed(self) -> tuple[Compressed | None, ...]:
+        """What each layer keeps of several tokens at once."""
+        return (None,) * self.num_layers
 
     @property
     def state_values(self) -> int:

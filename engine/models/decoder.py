@@ -23,6 +23,25 @@ class StoredLessOne(tuple[int, ...]):
     """The shape of a norm's weight from which 1 has been taken; what is bound has it again."""
 
 
+class Plain(tuple[int, ...]):
+    """The shape of a tensor in a plain type that is no matrix for the kernels, though it may have two dimensions."""
+
+
+class Table(tuple[int, ...]):
+    """The shape of a tensor of whole numbers, which all are from 0 up and below `limit`."""
+
+    limit: int
+
+    def __new__(cls, shape: tuple[int, ...], limit: int) -> "Table":
+        table = super().__new__(cls, shape)
+        table.limit = limit
+        return table
+
+
+class Absent(tuple[int, ...]):
+    """In a shape's place: weights with a tensor of that name are of another configuration."""
+
+
 def frame_shapes(vocab_size: int, hidden_size: int, *, tied: bool) -> Shapes:
     """The tensors of `Decoder` itself."""
     shapes: Shapes = {"model.embed_tokens": (vocab_size, hidden_size), "model.norm.weight": (hidden_size,)}
@@ -108,8 +127,9 @@ class Decoder:
         self._blocks, self._rope, self._norm, self._kernels = blocks, rope, norm, kernels
         self._embedding_scale, self._finish = embedding_scale, finish
 
-    def __call__(self, tokens: torch.Tensor, kv: KvCache, experts: Experts) -> torch.Tensor:
-        x = embed(self._embedding, tokens).to(self._head.data.device)  # [T, H]; of a table on disk, rows are in RAM
+    def __call__(self, tokens: torch.Tensor, kv: KvCache, experts: Experts, places: torch.Tensor | None = None) -> torch.Tensor:
+        rows = tokens if places is None else places
+        x = embed(self._embedding, rows).to(self._head.data.device)  # [T, H]; of a table on disk, rows are in RAM
         if self._embedding_scale != 1:
             x *= self._embedding_scale
         rotation = self._rope.table(kv.length, len(tokens), x.device)

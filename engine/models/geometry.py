@@ -1,14 +1,15 @@
 """What a model keeps of the tokens read, from config.json alone, for a verdict before the download. No tensor library."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
-from engine.plan.footprint import Choice
+from engine.plan.footprint import Choice, Compressed
 
 _RECURRENT = ("linear_attention", "conv", "mamba")
 _SLIDING = "sliding_attention"
 _ALL_SLIDE = ("mixtral", "phimoe")  # where nothing switches it off
+_RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}  # tokens of an entry, as published
 _COPIES = 6  # of a state: as it is, as it becomes, and four to go back to
 _FLOAT = 4
 _BLOCK = 32  # numbers, of which a compressed row has whole ones where an index's follow
@@ -24,6 +25,7 @@ class Cache:
     state_bytes: int = 0
     windows: tuple[tuple[int, int], ...] = ()  # (tokens, layers) of those that see only so many
     choice: Choice | None = None  # of layers that do not read all that they keep
+    compressed: tuple[tuple[Compressed, int], ...] = ()  # with the layers that keep it
 
 
 def cache_of(config: Mapping[str, Any]) -> Cache:
@@ -31,8 +33,10 @@ def cache_of(config: Mapping[str, Any]) -> Cache:
 
     def number(key: str, default: int = 0) -> int:
         value = config.get(key)
-        return value if type(value) is int and value > 0 else default
+        return value if _is_count(value) else default
 
+    if config.get("model_type") == "deepseek_v4":
+        return _compressed(config, number)
     if rank := number("kv_lora_rank"):
         layers, row, index = number("num_hidden_layers"), rank + number("qk_rope_head_dim"), number("index_head_dim", 128)
         if not (most := number("index_topk")):
@@ -74,6 +78,28 @@ def indexed_layers(config: Mapping[str, Any], layers: int) -> list[bool]:
     if type(step) is not int or type(offset) is not int:
         return [True] * layers
     return [max(layer - offset + 1, 0) % max(step, 1) == 0 for layer in range(layers)]
+
+
+def _compressed(config: Mapping[str, Any], number: Callable[[str, int], int]) -> Cache:
+    """DeepSeek-V4: every layer has a window, most of them compressed entries of all tokens and means in the making."""
+    count, dim, found = number("num_hidden_layers", 0), number("head_dim", 512), config.get("compress_rates")
+    rates = _RATES | {kind: rate for kind, rate in (found if isinstance(found, dict) else {}).items() if _is_count(rate)}
+    kinds, ratios = config.get("layer_types"), config.get("compress_ratios")
+    if isinstance(ratios, list):
+        kinds = [next((kind for kind, usual in _RATES.items() if usual == ratio), _SLIDING) for ratio in ratios]
+    kinds = kinds[:count] if isinstance(kinds, list) else []
+    sparse, heavy = _RATES
+    every = (
+        (Compressed(rates[sparse], (dim, number("index_head_dim", 128)), number("index_topk", 512)), kinds.count(sparse)),
+        (Compressed(rates[heavy], (dim,)), kinds.count(heavy)),
+    )
+    state = sum(3 * sum(kept.widths) * len(kept.widths) * layers for kept, layers in every)
+    compressed = tuple(sorted((kept, layers) for kept, layers in every if layers))
+    return Cache(count, 1, dim // 2, _COPIES * state * _FLOAT, ((number("sliding_window", 128), count),), compressed=compressed)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and value > 0
 
 
 def _windows(config: Mapping[str, Any], kinds: Sequence[Any]) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,7 @@
 """Parts that several architectures share, over tensors. Nothing here knows an architecture or where a weight lives."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -19,20 +19,25 @@ Experts = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor
 class Model(Protocol):
     """One forward pass over the tokens that follow what `kv` holds."""
 
-    def __call__(self, tokens: torch.Tensor, kv: KvCache, experts: Experts) -> torch.Tensor:
-        """int64 [T] to the fp32 logits [V] after the last. Writes T rows of `kv`; the caller advances it."""
+    def __call__(self, tokens: torch.Tensor, kv: KvCache, experts: Experts, places: torch.Tensor | None = None) -> torch.Tensor:
+        """int64 [T] to the fp32 logits [V] after the last. Writes T rows of `kv`; the caller advances it.
+
+        `places` [T] are the tokens' rows in an embedding of which only some are in memory; None where the table is whole.
+        """
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Dense weights by published name, under a prefix that `at` extends: matrices by stem, all else as fp32 vectors."""
+    """Dense weights by published name, under a prefix that `at` extends: matrices by stem, tables of whole numbers, all else as
+    fp32 vectors."""
 
     matrices: dict[str, Weight]
     vectors: dict[str, torch.Tensor]
     prefix: str = ""
+    tables: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def at(self, part: str) -> "Weights":
-        return Weights(self.matrices, self.vectors, f"{self.prefix}{part}.")
+        return Weights(self.matrices, self.vectors, f"{self.prefix}{part}.", self.tables)
 
     def matrix(self, stem: str) -> Weight:
         """[out, in] with its bias, in whatever format it is published."""
@@ -42,8 +47,12 @@ class Weights:
         """A norm's weight, sinks and the like, fp32."""
         return self.vectors[self.prefix + name]
 
+    def table(self, name: str) -> torch.Tensor:
+        """Whole numbers in their published shape and type."""
+        return self.tables[self.prefix + name]
+
     def has(self, name: str) -> bool:
-        return self.prefix + name in self.matrices or self.prefix + name in self.vectors
+        return any(self.prefix + name in kind for kind in (self.matrices, self.vectors, self.tables))
 
 
 def swiglu(weights: Weights, kernels: Kernels) -> FeedForward:

@@ -21,6 +21,7 @@ class Architecture:
     router: str  # the matrix that chooses them, by its stem
     norm: str = "model.layers.{layer}.post_attention_layernorm.weight"  # of what the router sees
     whole: ExpertNames | None = None  # a layer's only expert, in releases whose config.json asks for none to choose from
+    table: str = ""  # of each token's experts, in layers that choose by the token's number
 
     @property
     def is_dense(self) -> bool:
@@ -73,6 +74,14 @@ _ROWS = (
     Architecture("deepseek_v2", "engine.models.deepseek_v2", _QWEN, _GATE),
     Architecture("deepseek_v3", "engine.models.deepseek_v3", _QWEN, _GATE),
     Architecture("deepseek_v32", "engine.models.deepseek_v32", _QWEN, _GATE),
+    Architecture(
+        "deepseek_v4",
+        "engine.models.deepseek_v4",
+        ExpertNames("model.layers.{layer}.ffn.experts", separate=_BY_NUMBER),
+        "model.layers.{layer}.ffn.gate",
+        norm="model.layers.{layer}.ffn_norm.weight",
+        table="model.layers.{layer}.ffn.gate.tid2eid",
+    ),
     *(
         Architecture(
             model_type,

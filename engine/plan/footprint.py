@@ -27,6 +27,38 @@ def rows_kept(window: int, context: int, chunk: int) -> int:
     return rows if rows + MARKS * window < context else context
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Compressed:
+    """What a layer keeps of every `ratio` tokens for good, beside the rows of single tokens: vectors of `widths` numbers.
+
+    Of the first a token reads no more than `top`, chosen by the others, which are all read then; 0 for all of the first.
+    """
+
+    ratio: int
+    widths: tuple[int, ...]
+    top: int = 0
+
+    def nbytes(self, context: int, kv_type: KvType) -> int:
+        return context // self.ratio * sum(map(kv_type.row_bytes, self.widths))
+
+    def read_bytes(self, context: int, kv_type: KvType) -> int:
+        """By one token after so many."""
+        first, *others = map(kv_type.row_bytes, self.widths)
+        seen, searched = self._counts(context)
+        return seen * first + searched * sum(others)
+
+    def macs(self, context: int, heads: int) -> int:
+        """Multiply-adds of one token after so many: scores and weighted sum of what is seen, scores of what is searched."""
+        first, *others = self.widths
+        seen, searched = self._counts(context)
+        return heads * (2 * seen * first + searched * sum(others))
+
+    def _counts(self, context: int) -> tuple[int, int]:
+        """Of the first vector those that a token reads, of the others those that it looks for them in."""
+        count = context // self.ratio
+        return (self.top, count) if 0 < self.top < count else (count, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Of layers that read `most` rows of `row_dim` numbers for a token, once an index has scored all tokens.
@@ -69,6 +101,7 @@ class Footprint:
     kv_layers: int = 0  # that keep keys and values; 0 for all
     windows: tuple[tuple[int, int], ...] = ()  # (tokens, layers): those among them that see only so many
     choice: Choice | None = None  # of layers that do not read all that they keep
+    compressed: tuple[tuple[Compressed, int], ...] = ()  # with the layers that keep it
     state_bytes: int = 0  # of recurrent layers, with what is kept to go back to
     kv_type: KvType = USUAL_KV  # as a plan has it
 
@@ -88,7 +121,8 @@ class Footprint:
         for window, layers in self.windows:
             own = rows_kept(window, context, chunk)
             rows += layers * (own if own == context else own + MARKS * window)
-        return rows * self._row_bytes
+        further = sum(layers * kept.nbytes(context, self.kv_type) for kept, layers in self.compressed)
+        return rows * self._row_bytes + further
 
     def kv_read_bytes(self, context: int) -> int:
         """Of keys and values that one token after so many reads."""
@@ -96,7 +130,8 @@ class Footprint:
             chosen = min(context, choice.most) * self.whole_layers * self.kv_type.row_bytes(choice.row_dim)
             return chosen + context * choice.index_layers * self.kv_type.row_bytes(choice.index_dim)
         seen = self.whole_layers * context + sum(layers * min(context, window) for window, layers in self.windows)
-        return seen * self._row_bytes
+        further = sum(layers * kept.read_bytes(context, self.kv_type) for kept, layers in self.compressed)
+        return seen * self._row_bytes + further
 
     @property
     def whole_layers(self) -> int:

@@ -208,7 +208,8 @@ def _further_macs(footprint: Footprint, start: int, count: int) -> float:
     if (choice := footprint.choice) is not None:
         scored = choice.index_layers * choice.index_heads * choice.index_dim * count * start
         return footprint.whole_layers * to(min(start, choice.most)) + scored
-    return footprint.whole_layers * to(start) + windowed
+    compressed = sum(layers * count * kept.macs(start, footprint.heads) for kept, layers in footprint.compressed)
+    return footprint.whole_layers * to(start) + windowed + compressed
 
 
 def _first_token(

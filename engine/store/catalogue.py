@@ -26,6 +26,8 @@ class Geometry:
     max_context: int = 0
     window: int = 0  # tokens that `windowed_layers` of them see, where not all
     windowed_layers: int = 0
+    compressed: tuple[tuple[int, tuple[int, ...], int, int], ...] = ()  # `Compressed`, and the layers that keep it
+    further_layers: int = 0  # that guess further tokens, with as many experts, which are not loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,12 @@ def _model(entry: dict[str, Any]) -> CatalogueModel:
         licence=entry["licence"],
         total_params=int(entry["total_b"] * 1e9),
         active_params=int(entry["active_b"] * 1e9),
-        geometry=Geometry(**entry["geometry"]),
+        geometry=_geometry(entry["geometry"]),
         releases=tuple((item["repo"], item["format"], int(item["gb"] * 1e9)) for item in entry["releases"]),
         rough=frozenset(item["repo"] for item in entry["releases"] if item.get("is_about")),
     )
+
+
+def _geometry(entry: dict[str, Any]) -> Geometry:
+    compressed = tuple((ratio, tuple(widths), top, layers) for ratio, widths, top, layers in entry.get("compressed", ()))
+    return Geometry(**entry | {"compressed": compressed})

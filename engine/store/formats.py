@@ -15,6 +15,8 @@ _SEVERAL = ("compressed-tensors", "modelopt", "quark")  # methods that have seve
 
 def format_name(bytes_by_type: Mapping[str, int], config: Mapping[str, Any]) -> str:
     """'BF16', 'FP8', 'MXFP4'; the type that holds most bytes where config.json tells no more."""
+    if config.get("expert_dtype") == "fp4":  # DeepSeek-V4, whose experts are most of it; `quantization_config` is of the rest
+        return "MXFP4"
     dtype = max(bytes_by_type, key=lambda name: bytes_by_type[name], default="")
     quantization = config.get("quantization_config")
     if isinstance(quantization, dict) and (named := _named(quantization)):

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 
+_DSML = "｜DSML｜"  # within each of DeepSeek V4's marks
 _NAME = r"[\w.\-]+"
 _FORMS = tuple(  # each with a name and the arguments as they are written
     re.compile(form, re.DOTALL)
@@ -14,7 +15,7 @@ _FORMS = tuple(  # each with a name and the arguments as they are written
         rf"\s*(?P<name>{_NAME})(?:\[CALL_ID\]\w*)?\[ARGS\](?P<rest>.*)",  # Mistral
         rf"\s*call:(?P<name>{_NAME})(?P<rest>\{{.*\}})\s*",  # Gemma 4
         rf"\s*<function=(?P<name>{_NAME})>(?P<rest>.*?)(?:</function>\s*)?",  # Qwen Coder and 3.5
-        rf"\s*<invoke name=\"(?P<name>{_NAME})\">(?P<rest>.*?)(?:</invoke>\s*)?",  # MiniMax
+        rf"\s*<invoke name=\"(?P<name>{_NAME})\">(?P<rest>.*?)(?:</invoke>\s*)?",  # MiniMax, DeepSeek V4
         rf"\s*(?P<name>{_NAME})\s*(?P<rest>(?:<arg_key>.*)?)",  # GLM
         rf"\s*\[?(?P<name>{_NAME})(?P<rest>\(.*\))\]?\s*",  # LFM2
     )
@@ -23,7 +24,7 @@ _PAIRS = tuple(
     re.compile(form, re.DOTALL)
     for form in (
         r"<parameter=(?P<key>[^>]+)>\n?(?P<value>.*?)\n?</parameter>",
-        r"<parameter name=\"(?P<key>[^\"]+)\">\n?(?P<value>.*?)\n?</parameter>",
+        r"<parameter name=\"(?P<key>[^\"]+)\"(?: string=\"\w+\")?>\n?(?P<value>.*?)\n?</parameter>",
         r"<arg_key>\s*(?P<key>.*?)\s*</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>",
     )
 )
@@ -40,7 +41,8 @@ def call_words(raw: str, recipient: str = "") -> Iterator[str]:
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError):
-        yield from (_written(part) for part in re.split(r"(?<=</invoke>)\s*(?=<invoke )", raw.strip()) if part)
+        plain = raw.replace(_DSML, "").strip()
+        yield from (_written(part) for part in re.split(r"(?<=</invoke>)\s*(?=<invoke )", plain) if part)
         return
     for call in found if isinstance(found, list) else [found]:
         named = call.get("function", call) if isinstance(call, dict) else None

@@ -32,6 +32,7 @@ _CALLS = (
     ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),  # DeepSeek, two forms
     ("<|tool_call_begin|>", "<|tool_call_end|>"),  # Kimi
     ("<minimax:tool_call>", "</minimax:tool_call>"),
+    ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),  # DeepSeek V4
     ("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM2
     ("[TOOL_CALLS]", ""),  # Mistral: the next or the end of the answer closes it
     ("<|tool_call|>", ""),  # Granite 3
@@ -42,6 +43,7 @@ _HARMONY = {
     "<|start|>": Role.START, "<|channel|>": Role.CHANNEL, "<|constrain|>": Role.CONSTRAIN, "<|message|>": Role.MESSAGE,
     "<|end|>": Role.MESSAGE_END, "<|call|>": Role.MESSAGE_END, "<|return|>": Role.MESSAGE_END,
 }  # fmt: skip
+_DSML = "｜DSML｜"  # a token within marks, from which templates put these together
 _TITLE, _TITLE_END = "<|channel>", "<channel|>"
 
 
@@ -82,11 +84,16 @@ def find_form(template: str, token_id: Callable[[str], int | None], is_special: 
     ends: dict[str, str] = {}
 
     def knows(mark: str) -> bool:
-        return token_id(mark) is not None or mark in template
+        word = _DSML if _DSML in mark else mark
+        return token_id(word) is not None or word in template
 
+    dsml = token_id(_DSML)
+    is_dropped = dsml is not None and is_special(dsml)  # from the text that a mark is found in
     for pairs, begin, end in ((_THOUGHTS, Role.THOUGHT, Role.THOUGHT_END), (_CALLS, Role.CALL, Role.CALL_END)):
         for opening, closing in pairs:
             if knows(opening) and (not closing or knows(closing)):
+                if is_dropped:
+                    opening, closing = opening.replace(_DSML, ""), closing.replace(_DSML, "")
                 roles[opening], ends[opening] = begin, closing
                 if closing:
                     roles[closing] = end

@@ -59,8 +59,7 @@ def _footprints() -> Iterator[Footprint]:
         if not shape.kv_heads:
             shape = replace(shape, kv_heads=8, head_dim=128, vocab=150_000, max_context=131_072)
         for _, form, nbytes in model.releases:
-            known = "MXFP4" if form.startswith("FP4") else form
-            yield footprint_of_catalogue(replace(model, geometry=shape), known, nbytes)
+            yield footprint_of_catalogue(replace(model, geometry=shape), form, nbytes)
 
 
 FOOTPRINTS = list(_footprints())

@@ -18,7 +18,7 @@ from tests.helpers.tiny import kernels_named, session_on
 pytest.importorskip("transformers", reason="the reference for parity is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the reference warns about its own affairs
 _TOKENS = 400
-_WINDOWED = ("gpt_oss, BF16 layout", "gemma4", "mixtral, window, tied")
+_WINDOWED = ("gpt_oss, BF16 layout", "gemma4", "mixtral, window, tied", "deepseek_v4")
 _CHUNK = 64  # the least: a window of 7 then keeps 71 rows of 4096
 
 
@@ -72,7 +72,10 @@ def test_a_prefix_is_reused_from_the_nearest_mark(long: Golden) -> None:
             session.step(token)
         assert session.reusable(long.tokens) == 200, "the prompt's end was marked, and its window is not in the rows any more"
         _check(long, 229, session.sync(long.tokens[:230])[0])
-        assert session.reusable(long.tokens[:228]) == 227, "the rows reach that far"
+        reached = 200 if inspect(long.folder).footprint.state_bytes else 227
+        assert session.reusable(long.tokens[:228]) == reached, (
+            "the rows reach that far, what a state remembers goes to its marks"
+        )
         session.rewind(0)
         _check(long, 99, session.sync(long.tokens[:100])[0])
 

@@ -60,6 +60,9 @@ _MODELS = (
     }),
     _Model("GLM-5", "glm_moe_dsa", 744, "its card: 744B total"),
     _Model("DeepSeek-V3.2", "deepseek_v32", 671, "its report: DeepSeek-V3.1-Terminus, 671B, with an index"),
+    _Model("DeepSeek-V4-Flash", "deepseek_v4", 284, "its card: 284B in total", {
+        "compress_ratios": [0, 0, *(4, 128) * 20, 4, 0], "num_hash_layers": 3,
+    }),
     _Model("GLM-4.5-Air", "glm4_moe", 106, "its card: 106 billion total parameters", {"head_dim": 128}),
     _Model("GLM-4.7-Flash", "glm4_moe_lite", 30, "its card: a 30B-A3B model"),
     _Model("gpt-oss-20b", "gpt_oss", 20.9, "its card: 20.9B total", {"num_hidden_layers": 24, "num_local_experts": 32}),

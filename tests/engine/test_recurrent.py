@@ -89,7 +89,7 @@ def test_a_cache_without_states_reaches_every_length() -> None:
     assert [cache.reachable(length) for length in (0, 7, 20)] == [0, 7, 20]
 
 
-@pytest.fixture(scope="module", params=["qwen3_next", "lfm2_moe", "granitemoehybrid"])
+@pytest.fixture(scope="module", params=["qwen3_next", "lfm2_moe", "granitemoehybrid", "deepseek_v4"])
 def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
     pytest.importorskip("transformers", reason="the reference for parity is not installed")
     return make_golden(request.param, tmp_path_factory.mktemp("golden"))

@@ -21,6 +21,7 @@ DEEPSEEK = ("<think>", "</think>", "<｜tool▁calls▁begin｜>", "<｜tool▁c
 KIMI = ("<think>", "</think>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>")  # fmt: skip
 MISTRAL = ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
 MINIMAX = ("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>")
+DEEPSEEK_V4 = ("<think>", "</think>", "｜DSML｜")
 LFM = ("<|tool_call_start|>", "<|tool_call_end|>")
 SPECIAL = {*GPT_OSS, *GEMMA, *DEEPSEEK[2:], *KIMI[2:], *MISTRAL}  # as they are published, most are special tokens
 
@@ -143,6 +144,13 @@ CASES: dict[str, tuple[tuple[str, ...], str, str, Spans]] = {
         '<invoke name="b">\n</invoke>\n</minimax:tool_call>',
         [(T, "Hm."), (C, WEATHER), (C, "b\n")],
     ),
+    "deepseek v4": (
+        DEEPSEEK_V4, "<think>",
+        'Hm.</think>So.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n'
+        '<｜DSML｜parameter name="city" string="true">Zürich</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="b">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+        [(T, "Hm."), (A, "So.\n\n"), (C, WEATHER), (C, "b\n")],
+    ),
     "lfm": (LFM, "", '<|tool_call_start|>[get_weather(city="Zürich")]<|tool_call_end|>', [(C, 'get_weather\n(city="Zürich")')]),
 }  # fmt: skip
 
@@ -158,6 +166,13 @@ def test_marks_that_come_letter_by_letter(name: str, tmp_path: Path) -> None:
     """As of vocabularies without such tokens, whose template writes them."""
     marks, prompt, answer, expected = CASES[name]
     assert _split(tmp_path, (), answer, prompt, template=" ".join(marks)) == expected
+
+
+def test_marks_around_a_special_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is none of the answer's text then."""
+    marks, prompt, answer, expected = CASES["deepseek v4"]
+    monkeypatch.setitem(globals(), "SPECIAL", {*SPECIAL, "｜DSML｜"})
+    assert _split(tmp_path, marks, answer, prompt) == expected
 
 
 def test_what_is_shown_is_never_taken_back(tmp_path: Path) -> None:

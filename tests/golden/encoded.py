@@ -7,7 +7,7 @@ import torch
 from tests.helpers.encodings import Encoding, Tensors, mxfp4_blocks
 
 # By row of the parity table. FP8 blocks: the makers' own releases (DeepSeek, Qwen, MiniMax); channels: zai's GLM, IBM's Granite;
-# MXFP4: AMD's and OpenAI's; NVFP4: NVIDIA's; INT4 by 32: Kimi K2 Thinking; GPTQ: Qwen's; the others: vLLM's.
+# MXFP4: AMD's and OpenAI's; FP4 experts: DeepSeek's; NVFP4: NVIDIA's; INT4 by 32: Kimi K2 Thinking; GPTQ: Qwen's; the others: vLLM's.
 PUBLISHED: dict[str, tuple[str, ...]] = {
     "mixtral": ("FP8 tensor", "GPTQ", "AWQ", "INT4 by 128"),
     "qwen2_moe": ("GPTQ",),
@@ -27,6 +27,7 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
     "deepseek_v32": ("FP8 blocks", "NVFP4, ModelOpt"),
     "glm_moe_dsa": ("FP8 blocks", "NVFP4, ModelOpt"),
     "kimi_k2": ("FP8 blocks", "INT4 by 32", "NVFP4, ModelOpt"),
+    "deepseek_v4, as published": ("FP4 experts, FP8 dense by powers of 2",),
     "minimax_m2": ("FP8 blocks", "MXFP4, Quark", "NVFP4, ModelOpt", "AWQ"),
     "gemma4": ("NVFP4, ModelOpt", "FP8 channels"),
     "llama, stretched": ("FP8 tensor", "FP8 channels", "AWQ"),
@@ -34,7 +35,7 @@ PUBLISHED: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _PLAIN = (
     "embed_tokens", "lm_head", "mlp.gate.weight", "block_sparse_moe.gate.weight", "router", "shared_expert_gate", "in_proj_a",
-    "in_proj_b", "norm", "weights_proj",
+    "in_proj_b", "norm", "ffn.gate.", "compressor.", "weights_proj", "hc_", "head.weight",
 )  # fmt: skip
 
 

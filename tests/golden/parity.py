@@ -47,6 +47,15 @@ _HYBRID = {
     "residual_multiplier": 0.25, "logits_scaling": 6.0, "tie_word_embeddings": True,
     "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
 }  # fmt: skip
+_COMPRESSED = {
+    "num_hidden_layers": 6, "head_dim": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "o_groups": 2, "o_lora_rank": 12,
+    "moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 2, "index_n_heads": 32, "index_head_dim": 12,
+    "index_topk": 3, "sliding_window": 6, "hc_mult": 4, "swiglu_limit": 2.0, "layer_types": [
+        "sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention", "sliding_attention",
+        "heavily_compressed_attention", "compressed_sparse_attention",
+    ],
+    "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+}  # fmt: skip
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 
 
@@ -91,6 +100,29 @@ def _with_next_token_head(tensors: dict[str, torch.Tensor]) -> dict[str, torch.T
         if f"layers.{last}." in name
     }
     return tensors | head | {f"model.layers.{last + 1}.eh_proj.weight": torch.randn(32, 64)}
+
+
+def _as_deepseek_publishes(folder: Path) -> None:
+    """DeepSeek-V4's own names and keys, with a layer that guesses further tokens."""
+
+    def rename(tensors: Tensors) -> Tensors:
+        usual = {"model.embed_tokens.weight": "embed.weight", "lm_head.weight": "head.weight"}
+        renamed = {}
+        for name, tensor in tensors.items():
+            own = usual.get(name, name).removeprefix("model.").replace("hc_head.hc_", "hc_head_")
+            renamed[own.replace(".attn.norm.", ".attn.kv_norm.")] = tensor
+        last = {name: tensor for name, tensor in renamed.items() if name.startswith("layers.5.")}
+        further = {name.replace("layers.5.", "mtp.0."): tensor.clone() for name, tensor in last.items()}
+        return renamed | further | {"mtp.0.e_proj.weight": torch.randn(32, 32)}
+
+    _edit(rename)(folder)
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    for key in ("layer_types", "mlp_layer_types", "compress_rates", "rope_parameters", "partial_rotary_factor"):
+        del config[key]
+    own = ROWS["deepseek_v4, as published"].config
+    published = {key: own[key] for key in ("compress_ratios", "num_hash_layers", "rope_scaling")}
+    file.write_text(json.dumps(config | published | {"compress_ratios": [*own["compress_ratios"], 0]}))
 
 
 def _fused(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -277,6 +309,11 @@ ROWS: dict[str, Row] = {
     }),
     "kimi_k2": Row("deepseek_v3", _KIMI, published="kimi_k2", rewrite=_as_kimi),
     "kimi_k25, as published": Row("deepseek_v3", _KIMI, published="kimi_k25", rewrite=_as_kimi_that_sees),
+    "deepseek_v4": Row("deepseek_v4", _COMPRESSED),
+    "deepseek_v4, as published": Row("deepseek_v4", _COMPRESSED | {
+        "layer_types": None, "compress_rates": None, "compress_ratios": [0, 0, 4, 128, 4, 128], "num_hash_layers": 2, "index_topk": 64,
+        "rope_scaling": {"type": "yarn", "factor": 16, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1},
+    }, rewrite=_as_deepseek_publishes),
     "qwen3_next": Row("qwen3_next", _GATED | {"mlp_only_layers": [1], "intermediate_size": 64}),
     "qwen3_5_moe": Row("qwen3_5_moe_text", _GATED),
     "qwen3_5_moe, as published": Row("qwen3_5_moe_text", _GATED, published="qwen3_5_moe", rewrite=_nested("qwen3_5_moe")),
@@ -368,9 +405,13 @@ def make_golden(name: str, folder: Path, count: int = _TOKENS) -> Golden:
     model = auto.from_config(tiny_config(name)).float().eval()
     with torch.no_grad():
         for key, weight in [*model.named_parameters(), *model.named_buffers()]:
+            if key.endswith("tid2eid"):
+                weight.copy_(torch.rand(len(weight), model.config.n_routed_experts).argsort()[:, : weight.shape[1]])
             if "inv_freq" in key or "A_log" in key or weight.dtype != torch.float32:
                 continue
-            if weight.ndim > 1 and "embed" not in key and "lm_head" not in key:
+            if key.endswith("position_bias"):
+                weight.add_(torch.randn_like(weight))
+            elif weight.ndim > 1 and "embed" not in key and "lm_head" not in key:
                 weight.mul_(8)
             elif weight.ndim == 1:
                 weight.add_(0.2 * torch.randn_like(weight))

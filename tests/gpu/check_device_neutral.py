@@ -15,6 +15,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from engine.kernels.reference import Reference
 from engine.kernels.weights import plain
 from engine.kv.cache import KvCache
+from engine.models.decoder import Absent, Plain, Table
 from engine.models.layers import Weights
 from engine.models.registry import find
 from tests.golden.parity import ROWS, tiny_config
@@ -29,16 +30,21 @@ def weights_of(shapes: dict[str, tuple[int, ...]], embedding: torch.device) -> W
     matrices = {
         name: plain(torch.empty(shape, dtype=torch.bfloat16, device=embedding if "embed_tokens" in name else CARD))
         for name, shape in shapes.items()
-        if len(shape) == 2 and not name.endswith(".weight")
+        if len(shape) == 2 and not name.endswith(".weight") and not isinstance(shape, Plain | Table)
+    }
+    tables = {
+        name: torch.zeros(shape, dtype=torch.int64, device=CARD) for name, shape in shapes.items() if isinstance(shape, Table)
     }
     vectors: dict[str, Any] = {}
     for name, shape in shapes.items():
+        if name in tables or isinstance(shape, Absent):
+            continue
         stem, _, kind = name.rpartition(".")
         if kind == "bias" and stem in matrices:
             matrices[stem] = replace(matrices[stem], bias=torch.empty(shape, device=CARD))
         elif name not in matrices:
             vectors[name] = torch.ones(shape, device=CARD) if kind not in _NUMBERS else _NUMBERS[kind]
-    return Weights(matrices, vectors)
+    return Weights(matrices, vectors, tables=tables)
 
 
 @pytest.mark.parametrize(("name", "embedding"), [*((name, CARD) for name in ROWS), (_FROM_DISK, CPU)])
@@ -49,7 +55,7 @@ def test_a_pass(name: str, embedding: torch.device) -> None:
     with torch.inference_mode(), FakeTensorMode(allow_non_fake_inputs=True):
         kernels = Reference()
         model = module.build(config, weights_of(module.weight_shapes(config), embedding), kernels)
-        kv = KvCache(config.num_layers, config.num_kv_heads, config.head_dim, 64, CARD)
+        kv = KvCache(config.num_layers, config.num_kv_heads, config.head_dim, 64, CARD, compressed=config.kept_compressed)
 
         def experts(layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
             assert x.device == ids.device == weights.device == CARD, f"layer {layer}"

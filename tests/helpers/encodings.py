@@ -46,12 +46,23 @@ def _fp8(weight: torch.Tensor, scales: torch.Tensor, tall: int, wide: int) -> tu
     return codes, codes.float() * spread
 
 
-def fp8_blocks(weight: torch.Tensor, edge: int = 128) -> Written:
+def _block_scales(weight: torch.Tensor, edge: int) -> torch.Tensor:
     tall, wide = (-(-size // edge) for size in weight.shape)
     blocks = [[part.abs().max() for part in torch.split(band, edge, 1)] for band in torch.split(weight, edge, 0)]
-    scales = torch.tensor(blocks).view(tall, wide) / _MOST_FP8 + 1e-12
+    return torch.tensor(blocks).view(tall, wide) / _MOST_FP8 + 1e-12
+
+
+def fp8_blocks(weight: torch.Tensor, edge: int = 128) -> Written:
+    scales = _block_scales(weight, edge)
     codes, meant = _fp8(weight, scales, edge, edge)
     return {".weight": codes, ".weight_scale_inv": scales}, meant
+
+
+def fp8_blocks_by_powers(weight: torch.Tensor, edge: int = 128) -> Written:
+    """DeepSeek-V4: scales that are powers of two, in 8 bits."""
+    scales = _block_scales(weight, edge).log2().ceil().exp2()
+    codes, meant = _fp8(weight, scales, edge, edge)
+    return {".weight": codes, ".scale": scales.to(torch.float8_e8m0fnu)}, meant
 
 
 def fp8_channels(weight: torch.Tensor) -> Written:
@@ -179,6 +190,14 @@ ENCODINGS: dict[str, Encoding] = {
     "MXFP4, Quark": Encoding(_quark, _quark, 32, 64, 96, {"quant_method": "quark"}),
     "MXFP4, packed": Encoding(_packed_mxfp4, None, 32, 64, 96, _PACKED),
     "FP4 experts, FP8 dense": Encoding(_v4, fp8_blocks, 1, 192, 160, {"quant_method": "fp8"}),
+    "FP4 experts, FP8 dense by powers of 2": Encoding(
+        _v4,
+        fp8_blocks_by_powers,
+        1,
+        192,
+        160,
+        {"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]},
+    ),
     "NVFP4, ModelOpt": Encoding(_modelopt, _modelopt, 16, 64, 48, {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
     "NVFP4, FP8 attention": Encoding(_modelopt, fp8_tensor, 16, 64, 48, {"quant_method": "modelopt"}),
     "NVFP4, packed": Encoding(_packed_nvfp4, _packed_nvfp4, 16, 64, 48, _PACKED),

@@ -173,6 +173,12 @@ def test_names_of_formats(dtype: str, quantization: dict[str, str] | None, name:
     assert unread_method(config) == ""
 
 
+def test_experts_of_a_format_of_their_own_name_it() -> None:
+    config = {"quantization_config": {"quant_method": "fp8"}, "expert_dtype": "fp4"}
+    assert format_name({"I8": 10, "F8_E4M3": 1}, config) == "MXFP4"
+    assert format_name({"F8_E4M3": 10}, config | {"expert_dtype": "fp8"}) == "FP8"
+
+
 def test_card(hub: FakeHub, line: Line) -> None:
     hub.repos["maker/Model-8x1"].files["README.md"] = (
         b"---\nlicense: mit\n---\n<div align='center'>\n  <img src='http://evil/x.png'>\n</div>\n\n# Hello\n\n"
