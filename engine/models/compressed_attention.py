@@ -19,7 +19,7 @@ from engine.kernels.spec import Rotation
 from engine.kernels.weights import COLUMNS_OUTERMOST, Weight, plain
 from engine.kv.cache import KvCache
 from engine.models.compressor import Compressor, compressor_shapes
-from engine.models.decoder import Absent, Shapes
+from engine.models.decoder import Shapes
 from engine.models.layers import Weights
 from engine.models.rope import Rope
 from engine.models.rope_tail import turned, turned_back
@@ -69,11 +69,11 @@ def attention_shapes(name: str, shape: AttentionShape, kept: Compressed | None) 
         f"{name}.attn_sink": (shape.num_heads,),
     }
     if kept is None:
-        return shapes | {f"{name}.compressor.wkv.weight": Absent(), f"{name}.indexer.wq_b.weight": Absent()}
+        return shapes
     overlaps = bool(kept.top)
     shapes |= compressor_shapes(f"{name}.compressor", shape.hidden_size, shape.dim, kept.ratio, overlaps=overlaps)
     if not kept.top:
-        return shapes | {f"{name}.indexer.wq_b.weight": Absent()}
+        return shapes
     shapes |= compressor_shapes(f"{name}.indexer.compressor", shape.hidden_size, shape.index_dim, kept.ratio, overlaps=True)
     return shapes | {
         f"{name}.indexer.wq_b": (shape.index_heads * shape.index_dim, shape.query_rank),

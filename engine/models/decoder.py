@@ -38,10 +38,6 @@ class Table(tuple[int, ...]):
         return table
 
 
-class Absent(tuple[int, ...]):
-    """In a shape's place: weights with a tensor of that name are of another configuration."""
-
-
 def frame_shapes(vocab_size: int, hidden_size: int, *, tied: bool) -> Shapes:
     """The tensors of `Decoder` itself."""
     shapes: Shapes = {"model.embed_tokens": (vocab_size, hidden_size), "model.norm.weight": (hidden_size,)}

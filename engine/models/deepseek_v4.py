@@ -12,7 +12,7 @@ from engine.kernels.reference import activate, rms_norm
 from engine.kernels.spec import Rotation
 from engine.kv.cache import KvCache
 from engine.models.compressed_attention import CompressedAttention, attention_shapes
-from engine.models.decoder import Absent, Shapes, Table, frame_of, swiglu_shapes
+from engine.models.decoder import Shapes, Table, frame_of, swiglu_shapes
 from engine.models.deepseek_v4_config import Config
 from engine.models.hyper_connections import HyperConnection, collapse, collapse_shapes, connection_shapes
 from engine.models.layers import Experts, Weights, embed
@@ -37,7 +37,6 @@ def weight_shapes(config: Config) -> Shapes:
         if config.is_hashed(layer):
             shapes[f"{block}.ffn.gate.tid2eid"] = Table((config.vocab_size, config.top_k), config.num_experts)
         else:
-            shapes[f"{block}.ffn.gate.tid2eid"] = Absent()
             shapes[f"{block}.ffn.gate.e_score_correction_bias"] = (config.num_experts,)
         shared = zip(_PARTS, swiglu_shapes(hidden, config.shared_size), strict=True)
         shapes |= {f"{block}.ffn.shared_experts.{name}": shape for name, shape in shared}

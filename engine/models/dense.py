@@ -11,7 +11,7 @@ from engine.checkpoint.index import Checkpoint
 from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
 from engine.kernels.weights import Weight
-from engine.models.decoder import Absent, Plain, Shapes, StoredLessOne, Table
+from engine.models.decoder import Plain, Shapes, StoredLessOne, Table
 from engine.models.layers import Weights
 from engine.quant.layout import Layout, unusable
 from engine.quant.registry import by_stem, quantization_of, recognise
@@ -76,9 +76,6 @@ def find_dense(checkpoint: Checkpoint, shapes: Shapes) -> Dense:
     vectors: dict[str, TensorRef] = {}
     tables: dict[str, TensorRef] = {}
     for name, shape in shapes.items():
-        if isinstance(shape, Absent):
-            _check_absent(name, checkpoint)
-            continue
         if isinstance(shape, Table):
             tables[name] = checkpoint.tensor(name)
             _check_shape(name, tables[name].shape, shape)
@@ -105,7 +102,8 @@ def check_surplus(checkpoint: Checkpoint, dense: Dense, experts: ExpertNames, nu
 
     A bias of a matrix is computed with whether it is listed or not: GPTQ releases have zeros there.
     """
-    known = {ref.name for _, parts in dense.layouts.values() for ref in parts.values()} | dense.vectors.keys()
+    known = {ref.name for _, parts in dense.layouts.values() for ref in parts.values()}
+    known |= dense.vectors.keys() | dense.tables.keys()
     for name, ref in checkpoint.tensors.items():
         match = _OF_LAYER.fullmatch(name)
         if match is None or int(match[1]) >= num_layers or name in known or experts.find(name) or _DERIVED.fullmatch(match[2]):
@@ -130,15 +128,6 @@ def _check_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> 
         raise EngineError(
             "checkpoint.shape",
             f"Tensor {name} is {list(found)}, where config.json asks for {list(wanted)}.",
-            "config.json and weights are of different models: get both again.",
-        )
-
-
-def _check_absent(name: str, checkpoint: Checkpoint) -> None:
-    if name in checkpoint.tensors:
-        raise EngineError(
-            "checkpoint.surplus_tensor",
-            f"{checkpoint.name} has a tensor {name}, which a layer has not that is as config.json says.",
             "config.json and weights are of different models: get both again.",
         )
 

@@ -15,7 +15,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from engine.kernels.reference import Reference
 from engine.kernels.weights import plain
 from engine.kv.cache import KvCache
-from engine.models.decoder import Absent, Plain, Table
+from engine.models.decoder import Plain, Table
 from engine.models.layers import Weights
 from engine.models.registry import find
 from tests.golden.parity import ROWS, tiny_config
@@ -37,7 +37,7 @@ def weights_of(shapes: dict[str, tuple[int, ...]], embedding: torch.device) -> W
     }
     vectors: dict[str, Any] = {}
     for name, shape in shapes.items():
-        if name in tables or isinstance(shape, Absent):
+        if name in tables:
             continue
         stem, _, kind = name.rpartition(".")
         if kind == "bias" and stem in matrices:
