@@ -127,7 +127,11 @@ def served(folder: Path, size: int) -> Iterator[Hub]:
 
 
 def run_beside(hub: Hub, model: str, limit: str, rounds: int) -> None:
-    """Alone, beside a download, alone and so on, the same greedy answer each time."""
+    """Alone, beside a download, alone and so on, the same greedy answer each time.
+
+    The server stands for a line and its far end, which take no processor here, and steps back as far as it can.
+    """
+    os.setpriority(os.PRIO_PROCESS, hub.process.pid, 19)
     stoker = [sys.executable, "-m", "engine"]
     chat = [
         *stoker,

@@ -20,5 +20,5 @@ def test_only_the_thread_steps_back() -> None:
     thread = threading.Thread(target=modest(lambda: found.append(own_priority())))
     thread.start()
     thread.join()
-    assert found == [10]
+    assert found == [19]
     assert own_priority() == before
