@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from engine.kernels.kernels import Kernels
+from engine.kernels.reference import dequantise
 from engine.kernels.spec import FeedForward
 from engine.kernels.weights import Weight, plain_tensor
 from engine.kv.cache import KvCache
@@ -62,8 +63,8 @@ def swiglu(weights: Weights, kernels: Kernels) -> FeedForward:
 
 def gated_expert(weights: Weights, kernels: Kernels) -> FeedForward:
     """The expert that every token goes through, times a gate of its own: [T, H] to [T, H]."""
-    expert, gate = swiglu(weights.at("shared_expert"), kernels), weights.matrix("shared_expert_gate")
-    return lambda x: expert(x) * kernels.linear(x, gate).sigmoid()
+    expert, gate = swiglu(weights.at("shared_expert"), kernels), dequantise(weights.matrix("shared_expert_gate"))[0]
+    return lambda x: expert(x).mul_((x @ gate).sigmoid_()[:, None])  # one row is not worth a hand-off to the kernels' threads
 
 
 def embed(table: Weight, tokens: torch.Tensor) -> torch.Tensor:
