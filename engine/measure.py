@@ -124,7 +124,7 @@ def knowledge_of(
         return replace(known, card=None, unknown_card=f"{name} could not be measured: {str(problem).rstrip('.')}")
     if notebook is not None:
         notebook.note_card(footprint, name, rates)
-    return replace(known, card=rates, unknown_card="")
+    return replace(known, card=rates, unknown_card="", on_card=replace(known.on_card, correction=NO_CORRECTION))
 
 
 def measure_card_of(
@@ -158,4 +158,5 @@ def _knowledge_without_card(
         return replace(known, rates=None, unknown=error.text.rstrip("."))
     if notebook is not None:
         notebook.note_rates(footprint, folder, rates)
-    return replace(known, rates=rates, unknown="", correction=NO_CORRECTION)
+    in_ram, on_card = (replace(seen, correction=NO_CORRECTION) for seen in (known.in_ram, known.on_card))
+    return replace(known, rates=rates, unknown="", in_ram=in_ram, on_card=on_card)

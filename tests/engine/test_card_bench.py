@@ -16,12 +16,14 @@ from engine.experts.vram import Device
 from engine.hardware.probe import probe
 from engine.kernels.gpu.kernels import DeviceKernels
 from engine.kernels.reference import Reference
-from engine.knowledge import Notebook
+from engine.knowledge import Answer, Notebook, kind_of
 from engine.measure import knowledge_of, measure_card_of
 from engine.meter import Link
 from engine.plan.footprint import Footprint
+from engine.plan.forecast import Knowledge, forecast
 from engine.plan.plan import make_plan
-from engine.plan.predict import Hits, decoded
+from engine.plan.predict import NO_CORRECTION, Hits, decoded
+from engine.protocol import Change
 from engine.source import Source, inspect
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from engine.units import GB
@@ -90,6 +92,47 @@ def test_the_notebook_keeps_a_card_by_its_name_and_a_format_by_its_kernels(tmp_p
     found, _ = book.card(four, NAME)
     assert found is not None
     assert (found.expert_gbps, found.dense_gbps) == (123.0, CARD.dense_gbps)
+
+
+def test_rates_of_its_own_format_go_before_nearer_sizes(tmp_path: Path) -> None:
+    book = Notebook(tmp_path, with_devices(probe(), [card()]))
+    far = replace(QWEN3_30B, expert_bytes=QWEN3_30B.expert_bytes << 3)
+    book.note_card(far, NAME, CARD)
+    book.note_card(replace(QWEN3_30B, weight_format="MXFP4"), NAME, replace(CARD, expert_gbps=99.0))
+    assert book.card(QWEN3_30B, NAME) == (CARD, "")
+
+
+def test_answers_with_a_card_judge_its_rates_and_say_nothing_of_answers_without(tmp_path: Path) -> None:
+    book = Notebook(tmp_path, with_devices(probe(), [card()]))
+    book.note_rates(QWEN3_30B, tmp_path, RATES)
+    book.note_card(QWEN3_30B, NAME, CARD)
+    without = Answer(0.5, 0.8, 1.4, 100, str(kind_of(QWEN3_30B)), 10.0, 7.0)
+    for number in range(3):
+        book.note_answer("model", replace(without, seconds=10.0 + number))
+    assert not book.should_measure_card(QWEN3_30B, NAME)
+    for number in range(3):
+        book.note_answer("model", replace(without, ratio=2.0, seconds=20.0 + number, tokens_per_second=40.0, card=NAME))
+    assert book.should_measure_card(QWEN3_30B, NAME)
+    assert book.should_measure(QWEN3_30B, tmp_path), "the drive is in the same prediction"
+    known = book.knowledge(QWEN3_30B, tmp_path, "model")
+    assert (known.in_ram.correction.factor, known.on_card.correction.factor) == (1.4, 2.0)
+    assert known.in_ram.speeds == ((0.5, 7.0),) * 3
+    assert known.on_card.speeds == ((0.5, 40.0),) * 3
+    book.note_card(QWEN3_30B, NAME, replace(CARD, seconds=100.0))
+    assert not book.should_measure_card(QWEN3_30B, NAME), "the new rates have met no answer yet"
+    assert book.knowledge(QWEN3_30B, tmp_path, "model").on_card.correction == NO_CORRECTION
+
+
+def test_a_context_with_which_a_card_would_serve_has_no_price_while_the_card_is_not_measured() -> None:
+    machine = replace(with_devices(probe(), [card(7 * GB)]), ram_total=128 * GB, ram_available=120 * GB)
+    contexts = [make_plan(machine, QWEN3_30B, Wishes(context=context)).vram_slots > 0 for context in (40_960, 20_480)]
+    assert contexts == [False, True]
+    known = Knowledge(RATES, "")
+    plan = forecast(machine, QWEN3_30B, Wishes(context=40_960), known)
+    assert plan.predicted is not None
+    assert not [gain for gain in plan.prices if gain.change is Change.CONTEXT]
+    plan = forecast(machine, QWEN3_30B, Wishes(context=40_960), replace(known, card=CARD, unknown_card=""))
+    assert [gain for gain in plan.prices if gain.change is Change.CONTEXT]
 
 
 def test_kernels_of_a_card_are_measured_for_every_format(monkeypatch: pytest.MonkeyPatch) -> None:
