@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,7 @@ from engine.plan_cli import LINK_NAMES
 from engine.protocol import ChatMessage, SpanKind, StopReason
 from engine.store.library import data_folder, find_model, models_folder
 from engine.store.loads import note_loaded
-from engine.store_cli import MakeBar, Run
+from engine.store_cli import MakeBar, Run, print_json
 from engine.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -278,7 +277,3 @@ def _sampling(options: argparse.Namespace) -> Sampling:
     )
     check_sampling(sampling)
     return sampling
-
-
-def print_json(value: object) -> None:
-    print(json.dumps(value, allow_nan=False))

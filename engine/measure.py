@@ -2,9 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from engine import bench
 from engine.accelerators import open_devices
@@ -71,7 +74,10 @@ def measure_all(
         try:
             of_cards[name] = measure_card_of(source, kernels, card, should_stop)
             notebook.note_card(source.footprint, name, of_cards[name])
-            notebook.note_card_kernels(name, measure_formats(on_card(card), should_stop))
+            with _failures_named(name):
+                curves = measure_formats(on_card(card), should_stop)
+            if not should_stop():
+                notebook.note_card_kernels(name, curves)
         except (EngineError, DeviceLost) as problem:
             _log.warning("%s was not measured: %s", name, problem)
     progress(FORMATS, 9, 10)
@@ -121,7 +127,8 @@ def knowledge_of(
     try:
         rates = measure_card_of(source, kernels or open_kernels()[0], card)
     except (EngineError, DeviceLost) as problem:
-        return replace(known, card=None, unknown_card=f"{name} could not be measured: {str(problem).rstrip('.')}")
+        why = problem.text if isinstance(problem, EngineError) else str(problem)
+        return replace(known, card=None, unknown_card=f"{name} could not be measured: {why.rstrip('.')}")
     if notebook is not None:
         notebook.note_card(footprint, name, rates)
     return replace(known, card=rates, unknown_card="", on_card=replace(known.on_card, correction=NO_CORRECTION))
@@ -132,12 +139,24 @@ def measure_card_of(
 ) -> CardRates:
     """See `card_bench.measure_card`."""
     machine, reader = probe(), DiskReader()
+    limit = machine.ram_available - reserve_bytes(machine)
     try:
-        return measure_card(
-            source, reader, kernels, card, machine.ram_available - reserve_bytes(machine), should_stop=should_stop
-        )
+        with _failures_named(card.accelerator.name):
+            return measure_card(source, reader, kernels, card, limit, should_stop=should_stop)
     finally:
         reader.close()
+
+
+@contextmanager
+def _failures_named(name: str) -> Iterator[None]:
+    """What torch raises of that card, as `EngineError` where its memory is full and else as `DeviceLost`."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        text = f"{name} has too little memory free to be measured."
+        raise EngineError("bench.memory", text, "Close what uses it.") from error
+    except RuntimeError as error:
+        raise DeviceLost(str(error).partition("\n")[0]) from error  # torch has no one type for it
 
 
 def _knowledge_without_card(

@@ -68,6 +68,28 @@ def test_a_card_without_room_is_no_obstacle(source: Source) -> None:
     assert known.unknown_card.startswith(f"{NAME} could not be measured: ")
 
 
+class _Failing(DeviceKernels):
+    """On a card that torch says is full, or lost, once its memory is read, which only a measurement does."""
+
+    failure: RuntimeError
+
+    def read(self, memory: torch.Tensor) -> int:
+        raise self.failure
+
+
+@pytest.mark.parametrize(("failure", "why"), [
+    (torch.OutOfMemoryError("CUDA out of memory"), f"{NAME} has too little memory free to be measured"),
+    (RuntimeError("CUDA error: device lost\nmore"), "CUDA error: device lost"),
+])  # fmt: skip
+def test_a_card_that_fails_while_it_is_measured_is_no_obstacle(source: Source, failure: RuntimeError, why: str) -> None:
+    kernels = _Failing(torch.device("cpu"), fallback=True)
+    kernels.failure = failure
+    known = knowledge_of(source, None, Reference(), card=replace(card(), kernels=kernels))
+    assert known.rates is not None
+    assert known.card is None
+    assert known.unknown_card == f"{NAME} could not be measured: {why}"
+
+
 @pytest.mark.parametrize("broken", [
     {}, {"lanes": {}}, {"lanes": {"link": {"fixed": 0, "each": 0}, "cpu": {"fixed": 0, "each": 1e-3}, "ram_each": 0}},
     {"vram_gbps": math.inf}, {"experts_by_rows": []}, {"dense_by_tokens": [[2, 1], [1, 1]]}, {"expert_bytes": 0}, {"layer_seconds": -1},
