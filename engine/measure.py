@@ -142,9 +142,13 @@ def measure_card_of(
     limit = machine.ram_available - reserve_bytes(machine)
     try:
         with _failures_named(card.accelerator.name):
-            return measure_card(source, reader, kernels, card, limit, should_stop=should_stop)
+            rates = measure_card(source, reader, kernels, card, limit, should_stop=should_stop)
     finally:
         reader.close()
+    if not rates.is_usable:
+        text = f"{card.accelerator.name} was measured, and some figure is one that no card can have."
+        raise EngineError("bench.card", text, "Measure again while nothing else uses it.")
+    return rates
 
 
 @contextmanager

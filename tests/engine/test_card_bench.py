@@ -23,7 +23,7 @@ from engine.plan.footprint import Footprint
 from engine.plan.forecast import Knowledge, forecast
 from engine.plan.plan import make_plan
 from engine.plan.predict import NO_CORRECTION, Hits, decoded
-from engine.protocol import Change
+from engine.protocol import Change, Plan
 from engine.source import Source, inspect
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from engine.units import GB
@@ -88,6 +88,15 @@ def test_a_card_that_fails_while_it_is_measured_is_no_obstacle(source: Source, f
     assert known.rates is not None
     assert known.card is None
     assert known.unknown_card == f"{NAME} could not be measured: {why}"
+
+
+def test_figures_that_no_card_can_have_are_not_foretold_with(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that sees no time passing gives them."""
+    broken = replace(CARD, lanes=LaneCosts(Lane(0.0, 0.0), CARD.lanes.cpu))
+    monkeypatch.setattr("engine.measure.measure_card", lambda *_, **__: broken)
+    known = knowledge_of(source, None, Reference(), card=card())
+    assert known.card is None
+    assert "no card can have" in known.unknown_card
 
 
 @pytest.mark.parametrize("broken", [
@@ -185,6 +194,21 @@ def test_a_token_is_the_sum_of_what_each_link_moves() -> None:
     computed, moved = _token(QWEN3_30B, 24, Hits(0.0, 1.0), replace(alone, lanes=LaneCosts(Lane(0.0, 1.0), Lane(0.0, 2e-3))))
     assert moved[Link.RAM] == count * each
     assert computed - none == pytest.approx(48 * (16e-3 - 8 * each / CARD.expert_gbps / 1e9), rel=1e-6)
+
+
+def test_a_card_slower_than_the_cpu_has_a_range_all_the_same() -> None:
+    """There more misses take less time."""
+    slow = replace(CARD, expert_gbps=10.0, lanes=LaneCosts(Lane(0.0, 1.0), Lane(0.0, 0.2e-3)))
+    seconds = [_token(QWEN3_30B, 24, Hits(rate, 1.0), slow)[0] for rate in (0.2, 0.9)]
+    assert seconds[0] < seconds[1]
+    machine = replace(with_devices(probe(), [card(24 * GB)]), ram_total=128 * GB, ram_available=120 * GB)
+    low, high = _speed_of(forecast(machine, QWEN3_30B, Wishes(context=2048), Knowledge(RATES, "", slow, "")))
+    assert 1 / low > 1.1 * max(seconds[0], 1 / high)
+
+
+def _speed_of(plan: Plan) -> tuple[float, float]:
+    assert plan.predicted_tokens_per_second is not None
+    return plan.predicted_tokens_per_second
 
 
 def test_the_better_lane_is_foretold() -> None:
