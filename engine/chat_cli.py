@@ -253,7 +253,7 @@ class _Answer:
         first, stop = self.traffic[0].seconds, self.stop_reason.replace("_", " ")
         return (
             f"{len(steps) / seconds:.1f} tokens/s · {first:.2f} s to first token · {len(self.ids)} tokens · {stop}\n"
-            f"{per_link} per token · {hits:.0%} of experts found in RAM"
+            f"{per_link} per token · {hits:.0%} of experts found in memory"
         )
 
 
