@@ -13,7 +13,7 @@ from engine import bench
 from engine.accelerators import open_devices
 from engine.bench_formats import SECONDS as FORMATS_SECONDS
 from engine.bench_formats import measure_formats
-from engine.bench_pieces import on_card, on_cpu
+from engine.bench_pieces import Stopped, on_card, on_cpu
 from engine.card_bench import SECONDS as CARD_SECONDS
 from engine.card_bench import measure_card
 from engine.card_rates import CardRates
@@ -67,10 +67,15 @@ def measure_all(
 
     rates = measure(source, kernels, seconds, step, should_stop)
     notebook.note_rates(source.footprint, folder, rates)
+    progress(FORMATS, 8, 10)
+    formats = measure_formats(on_cpu(kernels), should_stop, min(FORMATS_SECONDS, max(0.0, deadline - time.monotonic())))
+    if should_stop():
+        raise Stopped
+    notebook.note_kernels(formats)
     of_cards: dict[str, CardRates] = {}
-    for card in cards:
+    for card in cards:  # the last, since compiling its kernels may take longer than there is time
         name = card.accelerator.name
-        progress(name, 8, 10)
+        progress(name, 9, 10)
         try:
             of_cards[name] = measure_card_of(source, kernels, card, should_stop)
             notebook.note_card(source.footprint, name, of_cards[name])
@@ -80,10 +85,6 @@ def measure_all(
                 notebook.note_card_kernels(name, curves)
         except (EngineError, DeviceLost) as problem:
             _log.warning("%s was not measured: %s", name, problem)
-    progress(FORMATS, 9, 10)
-    formats = measure_formats(on_cpu(kernels), should_stop, min(FORMATS_SECONDS, max(0.0, deadline - time.monotonic())))
-    if not should_stop():
-        notebook.note_kernels(formats)
     return Measured(rates, formats, of_cards)
 
 

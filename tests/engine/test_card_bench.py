@@ -17,7 +17,7 @@ from engine.hardware.probe import probe
 from engine.kernels.gpu.kernels import DeviceKernels
 from engine.kernels.reference import Reference
 from engine.knowledge import Answer, Notebook, kind_of
-from engine.measure import knowledge_of, measure_card_of
+from engine.measure import FORMATS, LAYERS, knowledge_of, measure_all, measure_card_of
 from engine.meter import Link
 from engine.plan.footprint import Footprint
 from engine.plan.forecast import Knowledge, forecast
@@ -59,6 +59,23 @@ def test_rates_of_a_card_are_numbers_and_come_back_from_their_file(source: Sourc
 def test_it_can_be_given_up(source: Source) -> None:
     with pytest.raises(Stopped):
         measure_card_of(source, Reference(), card(), lambda: True)
+
+
+def test_all_of_it_is_measured_and_noted(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card that takes all the time there is leaves the CPU's figures as they are."""
+    monkeypatch.setattr("engine.bench_formats._CACHE_BYTES", 1 << 20)
+    monkeypatch.setattr("engine.bench_formats._ROWS", (1, 2))
+    monkeypatch.setattr("engine.measure._LEAST_SECONDS", 0.1)
+    monkeypatch.setattr("engine.measure.open_kernels", lambda: (Reference(), ""))
+    monkeypatch.setattr("engine.measure.open_devices", lambda _: ([card(), card()], ""))
+    book, stages = Notebook(tmp_path, with_devices(probe(), [card()])), list[str]()
+    found = measure_all(source, tmp_path, book, 0.0, lambda stage, *_: stages.append(stage))
+    assert list(dict.fromkeys(stages)) == [LAYERS, FORMATS, NAME]
+    assert book.rates(source.footprint, tmp_path) == (found.rates, "")
+    assert book.card(source.footprint, NAME) == (found.cards[NAME], "")
+    assert set(book.kernels()) == set(found.formats)
+    four = replace(source.footprint, weight_format="MXFP4")
+    assert book.card(four, NAME)[0] is not None, "by the card's own kernels"
 
 
 def test_a_card_without_room_is_no_obstacle(source: Source) -> None:
