@@ -50,9 +50,9 @@ class MainWindow(QMainWindow):
         self.show_page(first or pages[0].key)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        """Enter presses the button that has the focus, as Space does; Qt does so in dialogs alone."""
-        button = self.focusWidget()
-        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and isinstance(button, QAbstractButton):
+        """Enter presses the button that has the focus, as Space does and once while it is held; Qt does so in dialogs alone."""
+        button, is_enter = self.focusWidget(), event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+        if is_enter and not event.isAutoRepeat() and isinstance(button, QAbstractButton):
             for kind in (QEvent.Type.KeyPress, QEvent.Type.KeyRelease):
                 QApplication.sendEvent(button, QKeyEvent(kind, Qt.Key.Key_Space, Qt.KeyboardModifier.NoModifier, " "))
         else:

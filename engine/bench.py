@@ -12,8 +12,10 @@ from engine.bench_pieces import (
     ROWS,
     Clock,
     attention_rates,
+    dense_by_tokens,
     dense_gbps,
     expert_gbps,
+    layer_seconds_by_bytes,
     on_cpu,
     read_seconds,
     sampler_seconds,
@@ -25,7 +27,7 @@ from engine.experts.table import SlotTable
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import ExpertTable
 from engine.rates import Curve, Rates
-from engine.rehearsal import PROMPT_LAYERS, RECALL, Rehearsal, Steps, Subject, layer_matrices, small_parts
+from engine.rehearsal import RECALL, Rehearsal, Steps, Subject, layer_matrices, small_parts
 from engine.tiers.arena import RamArena, run_bases, slot_stride
 from engine.tiers.disk import DiskReader
 
@@ -75,9 +77,6 @@ def measure(
     kv_gbps, gmacs = attention_rates(subject.footprint, cpu, clock.part)
     rehearsal = Rehearsal(subject, reader, kernels, memory_limit, recall)
     matrices = layer_matrices(subject.dense, rehearsal.weights, rehearsal.num_layers)
-    block_bytes = sum(weight.data.nbytes for weight in matrices)
-    first_layers = layer_matrices(subject.dense, rehearsal.weights, min(PROMPT_LAYERS, rehearsal.num_layers))
-    prompt_bytes = sum(weight.data.nbytes for weight in first_layers)
     prompts = [rehearsal.prompt(count, clock.part()) for count in BATCHES]
     passes, experts, dense, around, decoded = [], [], [], [], [_Pool() for _ in _MISS_SHARES]
     for _ in _rounds(clock):
@@ -89,14 +88,9 @@ def measure(
         for pool, share in zip(decoded, _MISS_SHARES, strict=True):
             pool.add(rehearsal.decode(share, clock.part()))
     outside = median(around)
-    by_tokens = tuple(
-        (float(count), prompt_bytes / max(1e-6, seconds - outside) / 1e9)
-        for count, seconds in zip(BATCHES, prompts, strict=True)
-    )
     of_experts, of_dense = median(experts), median(dense)
     layers = [max(_LEAST_SECONDS, pool.seconds - outside) / rehearsal.num_layers for pool in decoded]
-    by_bytes = block_bytes / rehearsal.num_layers / of_dense / 1e9
-    by_bytes += subject.footprint.top_k * subject.experts.expert_bytes / of_experts / 1e9
+    by_bytes = layer_seconds_by_bytes(subject, rehearsal, of_dense, of_experts)
     faster = max(1.0, by_bytes / layers[0])  # than the kernels by themselves, on a computer that changes within seconds
     head_seconds = subject.footprint.head_bytes / of_dense / 1e9
     missed = [pool.misses / rehearsal.num_layers * subject.experts.expert_bytes / disk_gbps / 1e9 for pool in decoded]
@@ -107,7 +101,8 @@ def measure(
         layer_seconds=max(0.0, layers[0] - by_bytes),
         token_seconds=max(0.0, outside - head_seconds) + sampler_seconds(subject.footprint.vocab_size),
         first_seconds=first_seconds, overlap=_overlap(layers, missed), attention_gmacs=gmacs,
-        experts_by_rows=((1.0, of_experts), *by_rows), dense_by_tokens=((1.0, of_dense), *by_tokens),
+        experts_by_rows=((1.0, of_experts), *by_rows),
+        dense_by_tokens=dense_by_tokens(subject, rehearsal, of_dense, prompts, outside),
         expert_bytes=subject.experts.expert_bytes, seconds=time.time(),
     )  # fmt: skip
 

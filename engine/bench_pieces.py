@@ -15,13 +15,15 @@ from engine.kernels.kernels import Kernels
 from engine.kernels.native import ExpertTable
 from engine.kernels.weights import Weight
 from engine.plan.footprint import Footprint, attention_macs
-from engine.rehearsal import Subject
+from engine.rates import Curve
+from engine.rehearsal import PROMPT_LAYERS, Rehearsal, Subject, layer_matrices
 from engine.sample import make_sampler
 
 ROWS = (2, 4, 8, 16, 32, 64)  # of an expert in a batch
 BATCHES = (16, 64, 512)  # tokens of a prompt
 _LONG_CONTEXT = 8192
 _QUERIES = 128
+_LEAST_SECONDS = 1e-6  # of a batch's layers: below, the clock saw nothing
 _LOGIT_SPREAD = 4.0  # of trained models, roughly: a flat distribution takes the sampler much longer
 
 
@@ -143,6 +145,23 @@ def sampler_seconds(vocab_size: int) -> float:
         sampler(logits, ())
         times.append(time.perf_counter() - begun)
     return median(times)
+
+
+def layer_seconds_by_bytes(subject: Subject, rehearsal: Rehearsal, of_dense: float, of_experts: float) -> float:
+    """Of a decoded token in one layer of a rehearsal, on average, by what it reads and two rates in GB/s. Its first layers may
+    have no routed experts."""
+    matrices = layer_matrices(subject.dense, rehearsal.weights, rehearsal.num_layers)
+    routed = rehearsal.num_moe_layers * subject.footprint.top_k * subject.experts.expert_bytes
+    return (sum(weight.data.nbytes for weight in matrices) / of_dense + routed / of_experts) / rehearsal.num_layers / 1e9
+
+
+def dense_by_tokens(subject: Subject, rehearsal: Rehearsal, of_one: float, prompts: Sequence[float], outside: float) -> Curve:
+    """GB/s of the dense weights by tokens at once: `of_one` for one, then `prompts` in seconds for `BATCHES`, each with
+    `outside` that is not of the layers."""
+    layers = min(PROMPT_LAYERS, rehearsal.num_layers)
+    nbytes = sum(weight.data.nbytes for weight in layer_matrices(subject.dense, rehearsal.weights, layers))
+    rates = (nbytes / max(_LEAST_SECONDS, taken - outside) / 1e9 for taken in prompts)
+    return ((1.0, of_one), *zip(map(float, BATCHES), rates, strict=True))
 
 
 def _times(run: Callable[[], object], place: Place, seconds: float) -> list[float]:

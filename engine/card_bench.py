@@ -9,8 +9,10 @@ from engine.bench_pieces import (
     ROWS,
     Clock,
     attention_rates,
+    dense_by_tokens,
     dense_gbps,
     expert_gbps,
+    layer_seconds_by_bytes,
     on_card,
     read_seconds,
     sampler_seconds,
@@ -21,7 +23,7 @@ from engine.errors import EngineError
 from engine.experts.device_lanes import DeviceLanes
 from engine.experts.vram import Device
 from engine.kernels.kernels import Kernels
-from engine.rehearsal import PROMPT_LAYERS, Rehearsal, Subject, layer_matrices
+from engine.rehearsal import Rehearsal, Subject, layer_matrices
 from engine.tiers.disk import DiskReader
 
 SECONDS = 3.0
@@ -64,19 +66,15 @@ def measure_card(
     outside = median(rehearsal.around(clock.part() / 2))
     layers = max(0.0, median(rehearsal.decode(0.0, clock.part()).seconds) - outside) / rehearsal.num_layers
     costs = measure_lanes(lanes, rehearsal.runner.first_slots(_MANY))
-    by_bytes = sum(weight.data.nbytes for weight in matrices) / rehearsal.num_layers / of_dense / 1e9
-    by_bytes += top_k * subject.experts.expert_bytes / of_experts / 1e9
-    first_layers = layer_matrices(subject.dense, rehearsal.weights, min(PROMPT_LAYERS, rehearsal.num_layers))
-    prompt_bytes = sum(weight.data.nbytes for weight in first_layers)
-    by_tokens = tuple(
-        (float(count), prompt_bytes / max(1e-6, taken - outside) / 1e9) for count, taken in zip(BATCHES, prompts, strict=True)
-    )
+    by_bytes = layer_seconds_by_bytes(subject, rehearsal, of_dense, of_experts)
     head = subject.footprint.head_bytes / of_dense / 1e9
     token_seconds = max(0.0, outside - head) + sampler_seconds(subject.footprint.vocab_size)
     return CardRates(
         vram_gbps=max(rehearsal.memory.nbytes / median(passes) / 1e9, of_experts, of_dense),
         expert_gbps=of_experts, dense_gbps=of_dense, kv_gbps=kv_gbps,
         layer_seconds=max(0.0, layers - by_bytes), token_seconds=token_seconds, attention_gmacs=gmacs,
-        experts_by_rows=((1.0, of_experts), *by_rows), dense_by_tokens=((1.0, of_dense), *by_tokens), lanes=costs,
+        experts_by_rows=((1.0, of_experts), *by_rows),
+        dense_by_tokens=dense_by_tokens(subject, rehearsal, of_dense, prompts, outside),
+        lanes=costs,
         expert_bytes=subject.experts.expert_bytes, seconds=time.time(),
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,7 @@ from engine.plan_cli import LINK_NAMES
 from engine.protocol import ChatMessage, SpanKind, StopReason
 from engine.store.library import data_folder, find_model, models_folder
 from engine.store.loads import note_loaded
-from engine.store_cli import MakeBar, Run
+from engine.store_cli import MakeBar, Run, print_json
 from engine.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -254,7 +253,7 @@ class _Answer:
         first, stop = self.traffic[0].seconds, self.stop_reason.replace("_", " ")
         return (
             f"{len(steps) / seconds:.1f} tokens/s · {first:.2f} s to first token · {len(self.ids)} tokens · {stop}\n"
-            f"{per_link} per token · {hits:.0%} of experts found in RAM"
+            f"{per_link} per token · {hits:.0%} of experts found in memory"
         )
 
 
@@ -278,7 +277,3 @@ def _sampling(options: argparse.Namespace) -> Sampling:
     )
     check_sampling(sampling)
     return sampling
-
-
-def print_json(value: object) -> None:
-    print(json.dumps(value, allow_nan=False))

@@ -2,13 +2,12 @@
 
 import argparse
 import io
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine import __version__, store_cli
 from engine.chat_cli import add_chat, record
@@ -16,11 +15,9 @@ from engine.errors import EngineError
 from engine.plan_cli import add_plan
 from engine.probe_cli import add_probe
 from engine.store.library import models_folder
+from engine.store_cli import print_json
 from engine.trace_cli import add_trace
 from engine.units import format_bytes
-
-if TYPE_CHECKING:
-    pass
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         return int(options.run(options))
     except EngineError as error:
         if options.json:
-            _print_json({"error": {"code": error.code, "text": error.text, "hint": error.hint}})
+            print_json({"error": {"code": error.code, "text": error.text, "hint": error.hint}})
         else:
             hint = f"{error.hint} {_SIGN_IN}" if "sign in" in error.hint else error.hint
             print(f"stoker: {error.text}\n{hint}".rstrip(), file=sys.stderr)
@@ -49,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         if os.environ.get("STOKER_DEBUG"):
             raise
         if options.json:
-            _print_json({"error": {"code": "engine.bug", "text": f"{type(error).__name__}: {error}", "hint": _REPORT}})
+            print_json({"error": {"code": "engine.bug", "text": f"{type(error).__name__}: {error}", "hint": _REPORT}})
         print(f"stoker: an internal error ({type(error).__name__}: {error}).\n{_REPORT}", file=sys.stderr)
         return 1
 
@@ -116,7 +113,7 @@ def _demo(options: argparse.Namespace) -> int:
     path = build(models_folder(), options.experts, options.recipe, bar.show, overwrite=options.overwrite)
     bar.end()
     if options.json:
-        _print_json({"name": path.name, "path": str(path)})
+        print_json({"name": path.name, "path": str(path)})
     else:
         print(f"{path.name} is ready in {path}. Try: stoker chat --model {path.name}")
     return 0
@@ -142,7 +139,3 @@ class _ProgressBar:
     def end(self) -> None:
         if self._is_on:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, allow_nan=False))

@@ -17,7 +17,7 @@ from engine.generate import Limits, Token, generate
 from engine.hardware.drive import drive_of
 from engine.hardware.probe import probe
 from engine.kernels.kernels import open_kernels
-from engine.knowledge import Answer, Notebook, kind_of, model_key
+from engine.knowledge import Answer, Notebook, kind_of, main_card, model_key
 from engine.measure import knowledge_of
 from engine.meter import Phase, Traffic
 from engine.models.stated import end_ids
@@ -73,6 +73,7 @@ class Engine:
         machine = probe()
         devices, devices_notice = open_devices(machine)
         machine = with_devices(machine, devices)
+        self._card = main_card(machine)
         self._source, self._notebook = source, None if data is None else Notebook(data, machine)
         plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder))
         self._context, self._rows = plan.context, source.footprint.vocab_size
@@ -181,7 +182,8 @@ class Engine:
         told = predict_token(self.plan, self._source.footprint, rates, hits, context, card).seconds
         seconds = sum(record.seconds for record in records) / len(records)
         share, kind = resident_share(self.plan), str(kind_of(self._source.footprint))
-        return Answer(share, hit_rate, seconds / told, len(records), kind, time.time(), 1 / seconds)
+        name = self._card if self.plan.vram_slots else ""
+        return Answer(share, hit_rate, seconds / told, len(records), kind, time.time(), 1 / seconds, name)
 
     def record(self, file: TextIO) -> None:
         """From now on the routing of every pass goes to `file` as a trace."""

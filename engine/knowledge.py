@@ -3,7 +3,8 @@
 `rates.json` keeps rates by machine, drive or graphics card, and kind of model: its weight format and sizes, since small
 matrices are computed at other rates than large ones. `answers.json` keeps what each answer's prediction was worth. Rates are
 trusted until three answers in a row of that kind were a quarter slower, or a fifth faster, than they foretell: the next load
-measures again. Smaller errors correct a model's next prediction and widen its range.
+measures again, with the card where the answers used one. Smaller errors correct a model's next prediction and widen its range;
+answers with a card say nothing of those without.
 """
 
 import logging
@@ -24,7 +25,7 @@ from engine.experts.heat import load_heat
 from engine.hardware.drive import drive_of
 from engine.hardware.machine import Machine
 from engine.plan.footprint import Footprint
-from engine.plan.forecast import Knowledge
+from engine.plan.forecast import NOT_SEEN, Knowledge, Seen
 from engine.plan.locality import PUBLISHED, Locality, of_answers, of_heat
 from engine.plan.predict import NO_CORRECTION, Correction
 from engine.rates import Curve, Rates, is_speed
@@ -51,6 +52,7 @@ class Answer:
     kind: str  # of model, as `Kind` writes it
     seconds: float  # since 1970
     tokens_per_second: float
+    card: str = ""  # the name of the graphics card that it used
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,10 @@ class Notebook:
         self._edit(_RATES, "card_kernels", {card: {name: [list(point) for point in curve] for name, curve in curves.items()}})
 
     def card(self, footprint: Footprint, card: str) -> tuple[CardRates | None, str]:
-        """For such a model on the graphics card of that name, by the nearest one of its format; and why there are none."""
+        """For such a model on the graphics card of that name, by the nearest one of its format, and why there are none.
+
+        Where no model of its format was measured, the nearest one stands in with the rates of its format's kernels.
+        """
         kind, found = kind_of(footprint), dict[Kind, CardRates]()
         for name, value in _object(self._of_machine(_RATES).get("cards")).items():
             label, _, on = name.partition("|")
@@ -164,8 +169,9 @@ class Notebook:
                 found[other] = rates
         if not found:
             return None, "the graphics card has not been measured yet"
-        nearest = found[min(found, key=kind.distance)]
-        if any(other.weight_format == kind.weight_format for other in found):
+        of_format = [other for other in found if other.weight_format == kind.weight_format]
+        nearest = found[min(of_format or found, key=kind.distance)]
+        if of_format:
             return nearest, ""
         curve = _curve(_object(_object(self._of_machine(_RATES).get("card_kernels")).get(card)).get(kind.weight_format))
         if curve is not None:
@@ -173,18 +179,21 @@ class Notebook:
         return None, f"the graphics card has not been measured with {kind.weight_format or 'this format'} yet"
 
     def should_measure_card(self, footprint: Footprint, card: str) -> bool:
-        """There are none of its kind's own."""
-        return f"{kind_of(footprint)}|{card}" not in _object(self._of_machine(_RATES).get("cards"))
+        """There are none of its kind's own, or answers with it disagree with them."""
+        found = CardRates.from_json(_object(self._of_machine(_RATES).get("cards")).get(f"{kind_of(footprint)}|{card}"))
+        return found is None or self._is_refuted(kind_of(footprint), found.seconds, card)
 
     def should_measure(self, footprint: Footprint, folder: Path) -> bool:
         """There are no rates of its kind's own, or answers disagree with them."""
         kind = kind_of(footprint)
         found = self._on_drive(self._of_machine(_RATES), drive_of(folder).device).get(kind)
-        if found is None:
-            return True
-        later = [answer for answers in self._answers().values() for answer in answers if answer.seconds > found.seconds]
-        own = sorted((answer for answer in later if answer.kind == str(kind)), key=lambda answer: answer.seconds)
-        ratios = [answer.ratio for answer in own[-_IN_A_ROW:]]
+        return found is None or self._is_refuted(kind, found.seconds)
+
+    def _is_refuted(self, kind: Kind, since: float, card: str = "") -> bool:
+        """By the last answers of that kind, with that card where one is named."""
+        every = (answer for answers in self._answers().values() for answer in answers if answer.seconds > since)
+        own = [answer for answer in every if answer.kind == str(kind) and card in ("", answer.card)]
+        ratios = [answer.ratio for answer in sorted(own, key=lambda answer: answer.seconds)[-_IN_A_ROW:]]
         return len(ratios) == _IN_A_ROW and (min(ratios) > _SLOWER or max(ratios) < _FASTER)
 
     def answers(self, model: str) -> list[Answer]:
@@ -208,9 +217,10 @@ class Notebook:
         answers = self.answers(model) if model else []
         since = rates.seconds if rates is not None else 0.0
         locality = _locality(answers, footprint, self.heat_file(model) if model else None)
-        speeds = tuple((answer.share, answer.tokens_per_second) for answer in answers[-_JUDGED:])
-        later = [answer for answer in answers if answer.seconds > since]
-        return Knowledge(rates, unknown, card, unknown_card, locality, correction_of(later), speeds)
+        in_ram, on_card = _seen(answers, "", since), NOT_SEEN
+        if card is not None:
+            on_card = _seen(answers, self._card, max(since, card.seconds))
+        return Knowledge(rates, unknown, card, unknown_card, locality, in_ram, on_card)
 
     def _answers(self) -> dict[str, list[Answer]]:
         found = _object(self._of_machine(_ANSWERS).get("answers"))
@@ -240,6 +250,13 @@ class Notebook:
             _log.warning("not noted: %s", error)
 
 
+def _seen(answers: list[Answer], card: str, since: float) -> Seen:
+    """Of a model's answers with that card, or without any; rates are of the time `since`."""
+    own = [answer for answer in answers if answer.card == card]
+    speeds = tuple((answer.share, answer.tokens_per_second) for answer in own[-_JUDGED:])
+    return Seen(correction_of([answer for answer in own if answer.seconds > since]), speeds)
+
+
 def correction_of(answers: list[Answer]) -> Correction:
     """From answers that the present rates foretold."""
     ratios = [answer.ratio for answer in answers[-_JUDGED:]]
@@ -264,8 +281,9 @@ def _answer(value: Any) -> Answer | None:
     try:
         numbers = [float(value[name]) for name in ("share", "hit_rate", "ratio", "seconds", "tokens_per_second")]
         share, hit_rate, ratio, seconds, speed = numbers
-        answer = Answer(share, hit_rate, ratio, int(value["tokens"]), str(value["kind"]), seconds, speed)
-    except (KeyError, TypeError, ValueError, OverflowError):
+        kind, card = str(value["kind"]), str(value.get("card", ""))
+        answer = Answer(share, hit_rate, ratio, int(value["tokens"]), kind, seconds, speed, card)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
     is_possible = 0 <= share <= 1 and 0 <= hit_rate <= 1 and 0 < ratio < 1e6 and 0 < speed < 1e6
     return answer if is_possible else None

@@ -2,15 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from engine import bench
 from engine.accelerators import open_devices
 from engine.bench_formats import SECONDS as FORMATS_SECONDS
 from engine.bench_formats import measure_formats
-from engine.bench_pieces import on_card, on_cpu
+from engine.bench_pieces import Stopped, on_card, on_cpu
 from engine.card_bench import SECONDS as CARD_SECONDS
 from engine.card_bench import measure_card
 from engine.card_rates import CardRates
@@ -64,20 +67,24 @@ def measure_all(
 
     rates = measure(source, kernels, seconds, step, should_stop)
     notebook.note_rates(source.footprint, folder, rates)
+    progress(FORMATS, 8, 10)
+    formats = measure_formats(on_cpu(kernels), should_stop, min(FORMATS_SECONDS, max(0.0, deadline - time.monotonic())))
+    if should_stop():
+        raise Stopped
+    notebook.note_kernels(formats)
     of_cards: dict[str, CardRates] = {}
-    for card in cards:
+    for card in cards:  # the last, since compiling its kernels may take longer than there is time
         name = card.accelerator.name
-        progress(name, 8, 10)
+        progress(name, 9, 10)
         try:
             of_cards[name] = measure_card_of(source, kernels, card, should_stop)
             notebook.note_card(source.footprint, name, of_cards[name])
-            notebook.note_card_kernels(name, measure_formats(on_card(card), should_stop))
+            with _failures_named(name):
+                curves = measure_formats(on_card(card), should_stop)
+            if not should_stop():
+                notebook.note_card_kernels(name, curves)
         except (EngineError, DeviceLost) as problem:
             _log.warning("%s was not measured: %s", name, problem)
-    progress(FORMATS, 9, 10)
-    formats = measure_formats(on_cpu(kernels), should_stop, min(FORMATS_SECONDS, max(0.0, deadline - time.monotonic())))
-    if not should_stop():
-        notebook.note_kernels(formats)
     return Measured(rates, formats, of_cards)
 
 
@@ -121,10 +128,11 @@ def knowledge_of(
     try:
         rates = measure_card_of(source, kernels or open_kernels()[0], card)
     except (EngineError, DeviceLost) as problem:
-        return replace(known, card=None, unknown_card=f"{name} could not be measured: {str(problem).rstrip('.')}")
+        why = problem.text if isinstance(problem, EngineError) else str(problem)
+        return replace(known, card=None, unknown_card=f"{name} could not be measured: {why.rstrip('.')}")
     if notebook is not None:
         notebook.note_card(footprint, name, rates)
-    return replace(known, card=rates, unknown_card="")
+    return replace(known, card=rates, unknown_card="", on_card=replace(known.on_card, correction=NO_CORRECTION))
 
 
 def measure_card_of(
@@ -132,12 +140,28 @@ def measure_card_of(
 ) -> CardRates:
     """See `card_bench.measure_card`."""
     machine, reader = probe(), DiskReader()
+    limit = machine.ram_available - reserve_bytes(machine)
     try:
-        return measure_card(
-            source, reader, kernels, card, machine.ram_available - reserve_bytes(machine), should_stop=should_stop
-        )
+        with _failures_named(card.accelerator.name):
+            rates = measure_card(source, reader, kernels, card, limit, should_stop=should_stop)
     finally:
         reader.close()
+    if not rates.is_usable:
+        text = f"{card.accelerator.name} was measured, and some figure is one that no card can have."
+        raise EngineError("bench.card", text, "Measure again while nothing else uses it.")
+    return rates
+
+
+@contextmanager
+def _failures_named(name: str) -> Iterator[None]:
+    """What torch raises of that card, as `EngineError` where its memory is full and else as `DeviceLost`."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        text = f"{name} has too little memory free to be measured."
+        raise EngineError("bench.memory", text, "Close what uses it.") from error
+    except RuntimeError as error:
+        raise DeviceLost(str(error).partition("\n")[0]) from error  # torch has no one type for it
 
 
 def _knowledge_without_card(
@@ -158,4 +182,5 @@ def _knowledge_without_card(
         return replace(known, rates=None, unknown=error.text.rstrip("."))
     if notebook is not None:
         notebook.note_rates(footprint, folder, rates)
-    return replace(known, rates=rates, unknown="", correction=NO_CORRECTION)
+    in_ram, on_card = (replace(seen, correction=NO_CORRECTION) for seen in (known.in_ram, known.on_card))
+    return replace(known, rates=rates, unknown="", in_ram=in_ram, on_card=on_card)

@@ -80,8 +80,12 @@ def _plan(options: argparse.Namespace) -> int:
     name = next((given for given in (options.folder, options.model) if given is not None), "demo")
     wishes = Wishes(options.expert_ram, options.context, options.prefill_chunk, KvType(options.kv) if options.kv else None)
     folder = _local(name)
-    machine = _supposed(probe_all([folder or models_folder()]), options)
-    plan = _plan_remote(name, wishes, machine, options) if folder is None else _plan_local(folder, wishes, machine, options)
+    here = probe_all([folder or models_folder()])
+    machine, notebook = _supposed(here, options), Notebook(data_folder(), here)
+    if folder is None:
+        plan = _plan_remote(name, wishes, machine, options)
+    else:
+        plan = _plan_local(folder, wishes, machine, notebook, options)
     if options.json:
         print(json.dumps(dataclasses.asdict(plan) | {"fit": fit_of(plan)}, allow_nan=False))
         return 0
@@ -126,12 +130,13 @@ def _amount(option: str, text: str) -> int:
     return size
 
 
-def _plan_local(folder: Path, wishes: Wishes, machine: Machine, options: argparse.Namespace) -> Plan:
-    """With rates that are measured now where there are none yet."""
+def _plan_local(folder: Path, wishes: Wishes, machine: Machine, notebook: Notebook, options: argparse.Namespace) -> Plan:
+    """With the rates of this computer, whatever memory `machine` is supposed to have; those of RAM, CPU and drive are measured
+    now where there are none yet."""
     from engine.measure import knowledge_of  # here, since it brings torch
     from engine.source import inspect
 
-    source, notebook = inspect(folder), Notebook(data_folder(), machine)
+    source = inspect(folder)
     bar = options.make_bar(_STAGE, options.json)
     known = knowledge_of(source, notebook, progress=lambda done, total: bar.show_stage(_STAGE, done, total))
     bar.end()

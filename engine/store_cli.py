@@ -120,7 +120,7 @@ def _cancel(options: argparse.Namespace) -> int:
     jobs, records = Jobs(data_folder()), Records(data_folder())
     cancel(jobs, records, options.repo, delete=options.cancel == "delete")
     if options.json:
-        _print_json({"downloads": [dataclasses.asdict(job) for job in jobs.all()]})
+        print_json({"downloads": [dataclasses.asdict(job) for job in jobs.all()]})
     else:
         rest = "What had arrived is deleted." if options.cancel == "delete" else "What has arrived stays."
         print(f"{options.repo} is no longer among the downloads. {rest}")
@@ -180,7 +180,7 @@ def _tell_job(job: DownloadJob | None, as_json: bool) -> int:
     entries = list_models(models_folder(), SUPPORTED) if is_done else ()
     problem = next((entry.problem for entry in entries if entry.path == path), "")
     if as_json:
-        _print_json(dataclasses.asdict(job) | {"path": path, "problem": problem})
+        print_json(dataclasses.asdict(job) | {"path": path, "problem": problem})
     elif is_done:
         print(f"{job.repo} is complete and compared, {format_bytes(job.total_bytes)} in {path}")
         print(f"It cannot be loaded: {problem}" if problem else f"Try: stoker chat --model {job.repo}")
@@ -192,7 +192,7 @@ def _tell_job(job: DownloadJob | None, as_json: bool) -> int:
 
 def _tell_queue(queue: tuple[DownloadJob, ...], as_json: bool, is_stopped: bool) -> int:
     if as_json:
-        _print_json({"downloads": [dataclasses.asdict(job) for job in queue]})
+        print_json({"downloads": [dataclasses.asdict(job) for job in queue]})
     for job in () if as_json else queue:
         print(f"{job.repo:48} {job.state:8} {format_bytes(job.done_bytes):>8} of {format_bytes(job.total_bytes)}  {job.text}")
     if not queue and not as_json:
@@ -222,7 +222,7 @@ def _models(options: argparse.Namespace) -> int:
     bar.end()
     entries = list_models(folder, SUPPORTED)
     if options.json:
-        _print_json({"folder": str(folder), "models": [dataclasses.asdict(entry) for entry in entries]})
+        print_json({"folder": str(folder), "models": [dataclasses.asdict(entry) for entry in entries]})
         return 0
     for entry in entries:
         print(_row(entry))
@@ -290,11 +290,11 @@ def _remove(options: argparse.Namespace) -> int:
     with Jobs(data_folder()).held(record.repo):
         found, nbytes = remove(records, record)
     if options.json:
-        _print_json({"repo": record.repo, "files": [str(path) for path in found], "bytes": nbytes})
+        print_json({"repo": record.repo, "files": [str(path) for path in found], "bytes": nbytes})
     else:
         print(f"{record.repo}: {len(found)} files deleted, {format_bytes(nbytes)} free again.")
     return 0
 
 
-def _print_json(value: object) -> None:
+def print_json(value: object) -> None:
     print(json.dumps(value, allow_nan=False))

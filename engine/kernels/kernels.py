@@ -66,7 +66,10 @@ class Kernels(Protocol):
 
 
 def open_kernels() -> tuple[Kernels, str]:
-    """The fastest kernels that this computer runs, and one sentence where they are not the native ones."""
+    """The fastest kernels that this computer runs, and one sentence where they are not the native ones.
+
+    For the whole process, torch is left the threads that suit them, and takes denormal numbers as zeros.
+    """
     threads = kernel_threads()
     torch.set_flush_denormal(True)  # a recurrent state that has decayed to nothing would be computed many times slower
     try:

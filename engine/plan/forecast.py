@@ -28,6 +28,17 @@ _ALIKE = 0.05  # of all experts
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What earlier answers of a model came to here."""
+
+    correction: Correction = NO_CORRECTION
+    speeds: tuple[tuple[float, float], ...] = ()  # share of the experts in memory, tokens/s
+
+
+NOT_SEEN = Seen()
+
+
+@dataclass(frozen=True, slots=True)
 class Knowledge:
     """`rates` are of the model's weight format, None where `unknown` says why there are none; so with those of the card."""
 
@@ -36,8 +47,12 @@ class Knowledge:
     card: CardRates | None = None
     unknown_card: str = "the graphics card has not been measured yet"
     locality: Locality = PUBLISHED
-    correction: Correction = NO_CORRECTION
-    speeds: tuple[tuple[float, float], ...] = ()  # of earlier answers: share of the experts in memory, tokens/s
+    in_ram: Seen = NOT_SEEN  # without a graphics card
+    on_card: Seen = NOT_SEEN
+
+    def seen(self, plan: Plan) -> Seen:
+        """As such a plan would run."""
+        return self.on_card if plan.vram_slots else self.in_ram
 
 
 NOTHING = Knowledge()
@@ -65,7 +80,7 @@ def forecast(
 
 def _with_measured(plan: Plan, known: Knowledge) -> Plan:
     """What answers came to here with about as many experts in memory."""
-    alike = [speed for share, speed in known.speeds if abs(share - resident_share(plan)) <= _ALIKE]
+    alike = [speed for share, speed in known.seen(plan).speeds if abs(share - resident_share(plan)) <= _ALIKE]
     if not alike:
         return plan
     return replace(plan, measured_tokens_per_second=median(alike), measured_answers=len(alike))
@@ -82,7 +97,8 @@ def fit_of(plan: Plan) -> Fit:
 
 def _predicted(plan: Plan, footprint: Footprint, known: Knowledge) -> Plan:
     assert known.rates is not None, "no rates"
-    return predict(plan, footprint, known.rates, known.locality, known.correction, known.card if plan.vram_slots else None)
+    card = known.card if plan.vram_slots else None
+    return predict(plan, footprint, known.rates, known.locality, known.seen(plan).correction, card)
 
 
 def _speed(plan: Plan) -> tuple[float, float]:
@@ -144,9 +160,12 @@ def _price(
     machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowledge, plan: Plan, change: Change
 ) -> Iterator[Gain]:
     try:
-        other = _predicted(make_plan(machine, footprint, wishes), footprint, known)
+        other = make_plan(machine, footprint, wishes)
     except EngineError:
         return  # a wish that cannot be met has no price
+    if other.vram_slots and known.card is None:
+        return
+    other = _predicted(other, footprint, known)
     more = other.kv_bytes + other.workspace_bytes - plan.kv_bytes - plan.workspace_bytes
     if change is Change.CONTEXT:
         yield Gain(change, f"{other.context} tokens of context", more, _speed(other))

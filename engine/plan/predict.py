@@ -43,14 +43,14 @@ def predict(
     context = min(CONTEXT, plan.context)
     shares = zip(locality.rates(vram_share(plan)), locality.rates(resident_share(plan)), strict=True)
     traffic = [decoded(plan, footprint, rates, Hits(*pair), context, card) for pair in shares]
-    low, likely, high = (one.seconds * correction.factor for one in traffic)
+    seconds = [one.seconds * correction.factor for one in traffic]  # a slow card may have fewer hits take less
     margin = _MARGIN * correction.spread
     prompts = [count for count in PROMPTS if count <= plan.context] or [plan.context]
     ceilings = rates.ceilings if card is None else rates.ceilings | card.ceilings
     return replace(
         plan,
         predicted=traffic[1],
-        predicted_tokens_per_second=(1 / (low * margin), 1 / (min(high, likely) / margin)),
+        predicted_tokens_per_second=(1 / (max(seconds) * margin), margin / min(seconds)),
         first_tokens=tuple(_first_token(plan, footprint, rates, count, margin, card) for count in prompts),
         ceilings_gbps=dict(ceilings),
         limiting=limiting_link(traffic[1]),

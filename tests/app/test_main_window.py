@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QSize, Qt, QTimer
+from PySide6.QtCore import QEvent, QSize, Qt, QTimer
+from PySide6.QtGui import QKeyEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QPlainTextEdit, QPushButton, QToolButton, QWidget
 from pytestqt.qtbot import QtBot
@@ -207,3 +208,14 @@ def test_the_keyboard_presses_the_button_that_has_the_focus(qtbot: QtBot, window
     rail(window)[1].setFocus()
     qtbot.keyClick(rail(window)[1], key)
     assert window.current_page is window._pages["two"]
+
+
+def test_a_key_that_is_held_presses_once(qtbot: QtBot, window: MainWindow) -> None:
+    button, clicks = QPushButton(window.current_page), list[int]()
+    button.show()
+    button.pressed.connect(lambda: clicks.append(1))
+    button.setFocus()
+    for is_repeated in (False, True, True):
+        event = QKeyEvent(QEvent.Type.KeyPress, Qt.Key.Key_Return, Qt.KeyboardModifier.NoModifier, "\r", is_repeated)
+        QApplication.sendEvent(button, event)
+    assert len(clicks) == 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.bench_formats import measure_formats
-from engine.bench_pieces import Stopped, on_cpu
+from engine.bench_pieces import Stopped, layer_seconds_by_bytes, on_cpu
 from engine.errors import EngineError
 from engine.kernels.reference import Reference
 from engine.measure import measure
@@ -14,6 +14,7 @@ from engine.rates import Rates
 from engine.rehearsal import Rehearsal, drawn_memory
 from engine.source import inspect
 from engine.tiers.disk import DiskReader
+from tests.golden.parity import make_golden
 from tests.helpers.tiny import kernels_named, write_mixtral
 from tests.perf.shapes import SHAPES
 from tests.perf.synthetic import make
@@ -103,6 +104,23 @@ def test_misses_are_as_asked_for(tiny: Path) -> None:
         assert all_missed.misses == len(all_missed.seconds) * rehearsal.num_moe_layers * 2
     finally:
         reader.close()
+
+
+def test_layers_without_experts_read_none(tmp_path: Path) -> None:
+    """A first layer is dense, two have experts: held against the sizes in the files."""
+    source, reader = inspect(make_golden("deepseek_v3, one group", tmp_path / "model").folder), DiskReader()
+    try:
+        rehearsal = Rehearsal(source, reader, Reference(), 1 << 30)
+    finally:
+        reader.close()
+    layers, of_experts = rehearsal.num_layers, [item for items in source.experts.ranges.values() for item in items[:2]]
+    assert layers > rehearsal.num_moe_layers == len(source.experts.ranges), "some layers are dense"
+    dense = sum(ref.nbytes for ref in source.checkpoint.tensors.values() if ref.name.startswith("model.layers."))
+    dense -= sum(item.nbytes for items in source.experts.ranges.values() for item in items)
+    matrices = dense - sum(ref.nbytes for name, ref in source.dense.vectors.items() if name.startswith("model.layers."))
+    assert source.footprint.top_k == 2
+    expected = (matrices / 3.0 + sum(item.nbytes for item in of_experts) / 5.0) / 1e9 / layers
+    assert layer_seconds_by_bytes(source, rehearsal, 3.0, 5.0) == pytest.approx(expected, rel=1e-9)
 
 
 def test_too_little_memory_to_measure_is_told(tiny: Path) -> None:

@@ -101,8 +101,8 @@ def test_answers_correct_the_next_forecast_and_give_its_hit_rate(tmp_path: Path)
     for ratio in (1.1, 1.2, 1.15):
         book.note_answer("model", _answer(ratio))
     known = book.knowledge(QWEN3_30B, tmp_path, "model")
-    assert known.correction == correction_of([_answer(1.1), _answer(1.2), _answer(1.15)])
-    assert known.correction.factor == 1.15
+    assert known.in_ram.correction == correction_of([_answer(1.1), _answer(1.2), _answer(1.15)])
+    assert known.in_ram.correction.factor == 1.15
     assert known.locality.rates(0.5)[1] == pytest.approx(0.8)
     assert known.locality.low < known.locality.likely < known.locality.high
     assert book.knowledge(QWEN3_30B, tmp_path, "another").locality == PUBLISHED

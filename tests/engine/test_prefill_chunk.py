@@ -9,7 +9,7 @@ import torch
 from engine.config import Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Machine
-from engine.plan.forecast import Knowledge, forecast
+from engine.plan.forecast import Knowledge, Seen, forecast
 from engine.plan.plan import make_plan
 from engine.protocol import Change
 from engine.units import GB
@@ -68,7 +68,7 @@ def test_answers_given_here_stand_beside_the_prediction() -> None:
     plan = forecast(MACHINE, QWEN3_30B, Wishes(), KNOWN)
     assert plan.measured_tokens_per_second is None
     share = sum(plan.slots_per_layer) / (48 * 128)
-    known = replace(KNOWN, speeds=((share, 7.0), (share, 9.0), (share, 8.0), (share / 2, 2.0)))
+    known = replace(KNOWN, in_ram=Seen(speeds=((share, 7.0), (share, 9.0), (share, 8.0), (share / 2, 2.0))))
     found = forecast(MACHINE, QWEN3_30B, Wishes(), known)
     assert (found.measured_tokens_per_second, found.measured_answers) == (8.0, 3), "those with as many experts in memory"
     less = forecast(MACHINE, QWEN3_30B, Wishes(expert_ram="3GB"), known)

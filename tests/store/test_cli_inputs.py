@@ -46,6 +46,16 @@ def test_memory_that_no_computer_has_is_refused_with_the_range(
     assert "100 MB to 1000 TB" in found["hint"]
 
 
+def test_supposed_memory_is_another_plan_of_the_same_computer(
+    at_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("engine.bench.SECONDS", 0.02)
+    assert main(["plan", "tiny"]) == 0
+    monkeypatch.setattr("engine.bench.measure", lambda *_, **__: pytest.fail("it is measured already"))
+    assert main(["plan", "tiny", "--ram", "900TB"]) == 0
+    assert len(json.loads((at_home.parent / "rates.json").read_text())["machines"]) == 1
+
+
 def test_names_that_nobody_has(at_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "tiny" in _error(capsys, "rm", "nosuch")["hint"]
     assert "tiny" in _error(capsys, "models", "--verify", "nosuch")["hint"]

@@ -26,8 +26,7 @@ class LookBody(Body):
             self.sentence.setText("What Stoker found here. It stays on this computer.")
             self._rows.show_facts(facts(flow.facts.machine))
             note = graphics_words(flow.facts.machine)
-            has_usable = any(gpu.is_usable for gpu in flow.facts.machine.gpus)
-            note_title = "Graphics card found, not used yet" if has_usable else "Without a graphics card"
+            note_title = "Without a graphics card"
         elif flow.look_failure is not None:
             failed = flow.look_failure
             self.sentence.setText("The computer could not be looked at.")
