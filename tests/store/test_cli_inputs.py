@@ -154,7 +154,8 @@ def test_ctrl_c_says_that_nothing_was_kept(at_home: Path, tmp_path: Path, verb: 
     time.sleep(1.0)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=30)
-    assert running.returncode == 130
+    # CPython ends by the signal itself where the interrupt fell into text that `exec` runs, as imports of dataclasses do.
+    assert running.returncode in (130, -signal.SIGINT)
     assert out == ""
     assert err == f"stoker: The {what} was ended; nothing of it was kept.\n"
     assert not (home / "stoker" / "rates.json").exists()
