@@ -16,7 +16,7 @@ from engine.checkpoint.naming import model_name
 from engine.config import NO_WISHES, Wishes
 from engine.errors import EngineError
 from engine.hardware.drive import drive_of
-from engine.hardware.machine import DriveFacts, Machine
+from engine.hardware.machine import DriveFacts, Gpu, Machine
 from engine.hardware.memory import held_bytes
 from engine.hardware.probe import probe
 from engine.knowledge import Notebook, model_key
@@ -81,8 +81,17 @@ def look_around(data: Path, folder: str, engine_pid: int = 0) -> Ground:
     if engine_pid:
         most = min(machine.ram_total, machine.ram_limit or machine.ram_total)
         available = min(most, machine.ram_available + held_bytes(engine_pid))
-        machine = replace(machine, ram_available=max(machine.ram_available, available))
+        cards = tuple(without_holder(gpu, engine_pid) for gpu in machine.gpus)
+        machine = replace(machine, ram_available=max(machine.ram_available, available), gpus=cards)
     return Ground(machine, Notebook(data, machine), free_bytes(place), place)
+
+
+def without_holder(gpu: Gpu, pid: int) -> Gpu:
+    """As if that process held none of the card's memory."""
+    held = sum(one.nbytes for one in gpu.vram_holders if one.pid == pid)
+    if not held or gpu.vram_free is None:
+        return gpu
+    return replace(gpu, vram_free=min(gpu.vram_free + held, gpu.vram_total or gpu.vram_free + held))
 
 
 def judge(

@@ -47,7 +47,7 @@ def rows(machine: Machine) -> Iterator[tuple[str, str]]:
     for gpu in machine.gpus:
         yield "Graphics", gpu_text(gpu)
         if gpu.vram_holders:
-            yield "", "held by " + ", ".join(f"{name} ({format_bytes(nbytes)})" for name, nbytes in gpu.vram_holders[:5])
+            yield "", "held by " + ", ".join(f"{one.program} ({format_bytes(one.nbytes)})" for one in gpu.vram_holders[:5])
         if gpu.trouble:
             yield "", gpu.trouble
         elif gpu.is_usable:

@@ -87,7 +87,7 @@ def _card(gpu: Gpu) -> Fact:
     free = f"{format_bytes(gpu.vram_free)} free" if gpu.vram_free else ""
     total = f"of {format_bytes(gpu.vram_total)}" if gpu.vram_total else ""
     memory = " ".join(filter(None, (free, total))) or "memory not known"
-    holders = [f"{format_bytes(nbytes)} by {program}" for program, nbytes in gpu.vram_holders[:2]]
+    holders = [f"{format_bytes(one.nbytes)} by {one.program}" for one in gpu.vram_holders[:2]]
     taken = f"taken: {', '.join(holders)}" if holders else ""
     driver = f"driver {gpu.driver}" if gpu.driver and gpu.driver[0].isdigit() else ""
     trouble = gpu.trouble or ("" if gpu.vram_free else "It does not tell how much of its memory is free.")

@@ -33,6 +33,15 @@ class PcieLink:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that holds some of a card's memory."""
+
+    program: str
+    nbytes: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One device. VRAM is the card's own memory: of an integrated one, and of Apple's, it is a share of RAM and counts as none.
 
@@ -44,7 +53,7 @@ class Gpu:
     uuid: str = ""
     vram_total: int | None = None
     vram_free: int | None = None
-    vram_holders: tuple[tuple[str, int], ...] = ()  # (program, bytes) of those that hold the rest
+    vram_holders: tuple[Holder, ...] = ()  # the largest first
     is_integrated: bool = False
     pcie: PcieLink = PcieLink()
     driver: str = ""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from engine.hardware.child import Reply
-from engine.hardware.machine import Gpu, GpuKind, PcieLink
+from engine.hardware.machine import Gpu, GpuKind, Holder, PcieLink
 from engine.hardware.pci import PciCard
 from engine.hardware.system import System
 from engine.hardware.wheel import Wheel
@@ -67,7 +67,7 @@ def _from_nvml(index: int, device: dict[str, Any], driver: str, trouble: str) ->
         address=device["address"],
         vram_total=total,
         vram_free=free,
-        vram_holders=tuple((str(name), int(nbytes)) for name, nbytes in device["holders"]),
+        vram_holders=tuple(Holder(str(name), int(nbytes), int(pid)) for name, nbytes, pid in device["holders"]),
         pcie=link,
         driver=driver,
         compute_capability=None if capability is None else (capability[0], capability[1]),

@@ -8,8 +8,8 @@ import pytest
 
 from engine.config import Wishes
 from engine.errors import EngineError
-from engine.hardware.machine import Cpu, DriveFacts, DriveKind, Gpu, GpuKind, Machine
-from engine.judge import footprint_of_catalogue
+from engine.hardware.machine import Cpu, DriveFacts, DriveKind, Gpu, GpuKind, Holder, Machine
+from engine.judge import footprint_of_catalogue, without_holder
 from engine.meter import Link
 from engine.plan.footprint import Footprint
 from engine.plan.forecast import Knowledge, fit_of, forecast
@@ -211,3 +211,12 @@ def test_without_rates_there_is_no_number_but_a_reason() -> None:
     assert plan.predicted_tokens_per_second is None
     assert plan.unknown == "Cannot estimate, because this computer has not been measured yet."
     assert not plan.gains
+
+
+def test_what_the_loaded_model_holds_counts_as_free() -> None:
+    held = Holder("python", 9 * GB, 4711), Holder("a game", 2 * GB, 12)
+    card = _gpu("RTX 4090", 24, 12.8, vram_holders=held)
+    assert without_holder(card, 4711).vram_free == int(21.8 * GB)
+    assert without_holder(card, 99) == card
+    assert without_holder(replace(card, vram_holders=(Holder("python", 90 * GB, 4711),)), 4711).vram_free == 24 * GB
+    assert without_holder(replace(card, vram_free=None), 4711).vram_free is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.hardware.machine import Gpu, GpuKind, Machine, PcieLink
+from engine.hardware.machine import Gpu, GpuKind, Holder, Machine, PcieLink
 from engine.hardware.probe import probe_all
 from engine.probe_cli import rows
 from engine.protocol import MachineFacts, decode, encode
@@ -34,7 +34,7 @@ def test_laptop(tmp_path: Path) -> None:
     assert card.is_usable
     assert (card.name, card.vram_free, card.compute_capability) == ("NVIDIA GeForce RTX 4060 Laptop GPU", 7700000000, (8, 9))
     assert card.pcie == PcieLink(1, 8, 4, 8)  # a sleeping link, of a card that never has more than eight lanes
-    assert card.vram_holders == (("program 4100", 300000000), ("program 1200", 180000000))
+    assert card.vram_holders == (Holder("program 4100", 300000000, 4100), Holder("program 1200", 180000000, 1200))
     assert (shared.kind, shared.name) == (GpuKind.INTEL, "Intel Raptor Lake-P [Iris Xe Graphics]")
     assert shared.is_integrated
     assert not shared.is_usable
