@@ -69,7 +69,7 @@ class _Calls:
 
 
 def _holders(call: _Calls, handle: Any, name_of: Callable[[int], str]) -> list[list[Any]]:
-    """[program, bytes, process id], the largest first. Windows' display driver counts no process's bytes: those are left out."""
+    """[program, bytes, process id], the largest first. Windows' display driver counts none of them: those are left out."""
     kinds = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
     bytes_of = {process.pid: process.usedGpuMemory for kind in kinds for process in call(kind, handle) or []}
     found = [[name_of(pid), nbytes, pid] for pid, nbytes in bytes_of.items() if nbytes]
