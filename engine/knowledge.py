@@ -174,7 +174,8 @@ class Notebook:
 
     def should_measure_card(self, footprint: Footprint, card: str) -> bool:
         """There are none of its kind's own."""
-        return f"{kind_of(footprint)}|{card}" not in _object(self._of_machine(_RATES).get("cards"))
+        cards = _object(self._of_machine(_RATES).get("cards"))
+        return CardRates.from_json(cards.get(f"{kind_of(footprint)}|{card}")) is None
 
     def should_measure(self, footprint: Footprint, folder: Path) -> bool:
         """There are no rates of its kind's own, or answers disagree with them."""
@@ -274,13 +275,14 @@ def _answer(value: Any) -> Answer | None:
 def _kind(value: str) -> Kind | None:
     rest, _, hidden = value.rpartition("/")
     label, _, expert = rest.rpartition("/")
-    return Kind(label, int(expert), int(hidden)) if expert.isdecimal() and hidden.isdecimal() else None
+    is_power = all(power.isdecimal() and len(power) <= 3 for power in (expert, hidden))
+    return Kind(label, int(expert), int(hidden)) if is_power else None
 
 
 def _curve(value: Any) -> Curve | None:
     try:
         curve = tuple((float(rows), float(gbps)) for rows, gbps in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     is_rising = all(early[0] < late[0] for early, late in pairwise(curve))
     return curve if curve and is_rising and all(rows >= 1 and is_speed(gbps) for rows, gbps in curve) else None
