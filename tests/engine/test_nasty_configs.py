@@ -125,3 +125,19 @@ def test_a_fused_tensor_without_bytes_is_not_taken_apart(count: int, tmp_path: P
     for read in (lambda: inspect(folder), lambda: _judged(folder)):
         with pytest.raises(EngineError, match=f"{name} in model.safetensors is .*, which are no experts"):
             read()
+
+
+@pytest.mark.parametrize("value", [[], {}, ["kimi_k25"], None, 5])
+def test_a_type_that_is_no_word_is_named_beside_a_nested_configuration(value: object, tmp_path: Path) -> None:
+    folder = make_golden("kimi_k25, as published", tmp_path / "tiny").folder
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": value}))
+    for read in (lambda: inspect(folder), lambda: _judged(folder)):
+        with pytest.raises(EngineError, match="has no model_type"):
+            read()
+
+
+def test_more_dense_layers_than_any_model_has_are_named(tmp_path: Path) -> None:
+    folder = _changed(make_golden("deepseek_v32", tmp_path / "tiny").folder, first_k_dense_replace=2**31)
+    with pytest.raises(EngineError, match="first_k_dense_replace is 2147483648"):
+        inspect(folder)
