@@ -18,7 +18,7 @@ from engine.store.patience import Patience, Throttle
 from engine.store.web import Line
 from engine.units import GB
 from tests.golden.parity import make_golden
-from tests.helpers.tiny import write_mixtral
+from tests.helpers.tiny import session_on, write_mixtral
 
 pytest.importorskip("transformers", reason="it makes the checkpoints")
 _DIGITS = 10**400  # JSON has it, and no float does
@@ -141,3 +141,16 @@ def test_more_dense_layers_than_any_model_has_are_named(tmp_path: Path) -> None:
     folder = _changed(make_golden("deepseek_v32", tmp_path / "tiny").folder, first_k_dense_replace=2**31)
     with pytest.raises(EngineError, match="first_k_dense_replace is 2147483648"):
         inspect(folder)
+
+
+def test_a_key_that_can_only_be_one_may_be_absent(tmp_path: Path) -> None:
+    """DeepSeek-V4 has one head of keys whether its file says so or not."""
+    folder = make_golden("deepseek_v4", tmp_path / "tiny").folder
+    config = json.loads((folder / "config.json").read_text())
+    with session_on(folder) as (session, _):
+        told, _ = session.sync([1, 2, 3])
+    del config["num_key_value_heads"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert footprint_of(open_checkpoint(folder)).num_kv_heads == inspect(folder).footprint.num_kv_heads == 1
+    with session_on(folder) as (session, _):
+        assert torch.equal(session.sync([1, 2, 3])[0], told)
