@@ -33,6 +33,7 @@ from engine.store.state_file import StateFile
 _log = logging.getLogger(__name__)
 _RATES, _ANSWERS = "rates.json", "answers.json"
 _VERSION = 3
+_NAME_BYTES = 80
 _KEPT = 32  # answers of a model
 _JUDGED = 9  # of them, for a correction
 _IN_A_ROW, _SLOWER, _FASTER = 3, 1.25, 0.8
@@ -77,7 +78,8 @@ def kind_of(footprint: Footprint) -> Kind:
 
 def model_key(checkpoint: Checkpoint) -> str:
     """Two models of one name in two folders have heat and answers of their own."""
-    return f"{checkpoint.name[:80]}-{crc32(os.fsencode(checkpoint.folder.resolve())):08x}"
+    name = os.fsencode(checkpoint.name)[:_NAME_BYTES].decode("utf-8", "ignore")  # a file's name has 255 bytes
+    return f"{name}-{crc32(os.fsencode(checkpoint.folder.resolve())):08x}"
 
 
 def fingerprint(machine: Machine) -> str:

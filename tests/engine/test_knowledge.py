@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.checkpoint.index import Checkpoint
+from engine.experts.heat import load_heat, save_heat
 from engine.hardware.machine import Cpu, Machine
-from engine.knowledge import Answer, Notebook, correction_of, fingerprint, kind_of
+from engine.knowledge import Answer, Notebook, correction_of, fingerprint, kind_of, model_key
 from engine.plan.locality import PUBLISHED, of_answers, of_heat
 from engine.units import GB
 from tests.helpers.rates import QWEN3_30B, RATES, notebook
@@ -176,6 +178,14 @@ def test_odd_figures_of_a_file_are_as_none(part: str, figure: object, tmp_path: 
     assert book.should_measure(QWEN3_30B, tmp_path)
     assert book.should_measure_card(QWEN3_30B, card)
     book.knowledge(QWEN3_30B, tmp_path, "model")
+
+
+@pytest.mark.parametrize("name", ["Tiny", "a" * 200, "\N{FIRE}" * 60, "ü" * 120])
+def test_the_heat_of_a_long_name_has_a_file(name: str, tmp_path: Path) -> None:
+    file = Notebook(tmp_path, MACHINE).heat_file(model_key(Checkpoint(tmp_path / name, {}, {})))
+    assert save_heat(file, {(0, 1): 2.0})
+    assert load_heat(file, range(1), 2) == {(0, 1): 2.0}
+    assert file.name.startswith(name[:20])
 
 
 def test_a_full_drive_is_no_obstacle(tmp_path: Path) -> None:
