@@ -157,7 +157,7 @@ def map_experts(checkpoint: Checkpoint, names: ExpertNames) -> ExpertMap:
 def _unstack(ref: TensorRef) -> list[tuple[int, TensorRef]]:
     """The experts of a fused tensor [E, ...] as tensors of their own. Raises `EngineError` where there can be none."""
     count = ref.shape[0] if ref.shape else 0
-    if not ref.nbytes or count > _MOST_EXPERTS:  # what has no bytes may claim to be 2**62 experts
+    if not ref.nbytes or not 0 < count <= _MOST_EXPERTS:  # what has no bytes may claim to be 2**62 experts
         raise _without_experts(ref)
     size = ref.nbytes // count
     return [

@@ -154,3 +154,12 @@ def test_a_key_that_can_only_be_one_may_be_absent(tmp_path: Path) -> None:
     assert footprint_of(open_checkpoint(folder)).num_kv_heads == inspect(folder).footprint.num_kv_heads == 1
     with session_on(folder) as (session, _):
         assert torch.equal(session.sync([1, 2, 3])[0], told)
+
+
+def test_a_single_number_is_no_fused_tensor(tmp_path: Path) -> None:
+    folder = make_golden("granitemoeshared", tmp_path / "tiny").folder
+    file, name = folder / "model.safetensors", "model.layers.0.block_sparse_moe.input_linear.weight"
+    save_file(load_file(file) | {name: torch.tensor(1.0)}, file)
+    for read in (lambda: inspect(folder), lambda: _judged(folder)):
+        with pytest.raises(EngineError, match="which are no experts"):
+            read()
