@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Any
 
 from engine.meter import Link
-from engine.rates import Curve, is_curve, is_speed
+from engine.rates import Curve, is_curve, is_speed, is_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,7 @@ class CardRates:
             and self.expert_bytes > 0
             and is_curve(self.experts_by_rows, 1.0)
             and is_curve(self.dense_by_tokens, 1.0)
+            and is_time(self.seconds)
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from engine.hardware.machine import DriveFacts, Gpu, Machine
 from engine.hardware.memory import held_bytes
 from engine.hardware.probe import probe
 from engine.knowledge import Notebook, model_key
-from engine.models.geometry import cache_of
+from engine.models.geometry import MOST, cache_of
 from engine.models.published import text_part
 from engine.models.registry import SUPPORTED, find
 from engine.models.stated import check_stated
@@ -267,7 +267,7 @@ def footprint_of(checkpoint: Checkpoint) -> Footprint:
     looked_up = embedding.nbytes if embedding is not None and not config.get("tie_word_embeddings") else 0
     head = sum(ref.nbytes for tensor, ref in checkpoint.tensors.items() if tensor.startswith("lm_head."))
     heads, hidden = _integer(config, name, "num_attention_heads"), _integer(config, name, "hidden_size")
-    inner = "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size"
+    inner = "intermediate_size" if config.get("moe_intermediate_size") is None else "moe_intermediate_size"
     if architecture.whole is not None and architecture.is_dense:
         inner = "shared_intermediate_size"
     return Footprint(
@@ -363,7 +363,7 @@ def _no_space(wanted: int, free: int) -> str:
 def _integer(config: dict[str, Any], name: str, key: str, default: int | None = None) -> int:
     value = config.get(key)
     value = default if value is None else value
-    if type(value) is not int or value < 1:
+    if type(value) is not int or not 1 <= value <= MOST:
         hint = "Choose another release of this model."
         raise EngineError("model.bad_config", f"config.json of {name} has no usable {key}.", hint)
     return value

@@ -34,6 +34,7 @@ from engine.store.state_file import StateFile
 _log = logging.getLogger(__name__)
 _RATES, _ANSWERS = "rates.json", "answers.json"
 _VERSION = 3
+_NAME_BYTES = 80
 _KEPT = 32  # answers of a model
 _JUDGED = 9  # of them, for a correction
 _IN_A_ROW, _SLOWER, _FASTER = 3, 1.25, 0.8
@@ -79,7 +80,8 @@ def kind_of(footprint: Footprint) -> Kind:
 
 def model_key(checkpoint: Checkpoint) -> str:
     """Two models of one name in two folders have heat and answers of their own."""
-    return f"{checkpoint.name[:80]}-{crc32(os.fsencode(checkpoint.folder.resolve())):08x}"
+    name = os.fsencode(checkpoint.name)[:_NAME_BYTES].decode("utf-8", "ignore")  # a file's name has 255 bytes
+    return f"{name}-{crc32(os.fsencode(checkpoint.folder.resolve())):08x}"
 
 
 def fingerprint(machine: Machine) -> str:
@@ -292,13 +294,14 @@ def _answer(value: Any) -> Answer | None:
 def _kind(value: str) -> Kind | None:
     rest, _, hidden = value.rpartition("/")
     label, _, expert = rest.rpartition("/")
-    return Kind(label, int(expert), int(hidden)) if expert.isdecimal() and hidden.isdecimal() else None
+    is_power = all(power.isdecimal() and len(power) <= 3 for power in (expert, hidden))
+    return Kind(label, int(expert), int(hidden)) if is_power else None
 
 
 def _curve(value: Any) -> Curve | None:
     try:
         curve = tuple((float(rows), float(gbps)) for rows, gbps in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     is_rising = all(early[0] < late[0] for early, late in pairwise(curve))
     return curve if curve and is_rising and all(rows >= 1 and is_speed(gbps) for rows, gbps in curve) else None

@@ -50,6 +50,7 @@ class Rates:
             and all(0 <= value < _LONGEST_SECONDS for value in fixed)
             and all(is_curve(curve, 1.0) for curve in (self.experts_by_rows, self.dense_by_tokens))
             and is_curve(self.overlap, 0.0)
+            and is_time(self.seconds)
         )
 
     def together(self, compute_seconds: float, disk_seconds: float) -> float:
@@ -84,6 +85,11 @@ def is_speed(value: float) -> bool:
     return 1e-4 < value < 1e6
 
 
+def is_time(value: float) -> bool:
+    """Seconds since 1970; 0 where nobody tells. What seems to be of the far future would never be measured again."""
+    return 0 <= value < _FAR_FUTURE
+
+
 def is_curve(curve: Curve, least: float) -> bool:
     """Ascending from that size on, and every value a speed or a figure of that size."""
     return (
@@ -93,6 +99,7 @@ def is_curve(curve: Curve, least: float) -> bool:
     )
 
 
+_FAR_FUTURE = 1e10  # in the year 2286
 _LONGEST_SECONDS = 10.0  # that a layer, a token or an expert may cost beyond its bytes
 _CURVES = ("experts_by_rows", "dense_by_tokens", "overlap")
 

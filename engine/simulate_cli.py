@@ -31,6 +31,7 @@ from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from engine.units import format_bytes, parse_bytes
 
 _PROMPT, _TOKENS = 32, 96
+_SLOWEST_GBPS = 1e-3  # at less, an expert takes seconds and a token minutes
 _SETTLED = 32  # tokens that are not counted: the caches fill
 
 
@@ -52,7 +53,7 @@ def parse_simulation(text: str) -> Simulation:
     except ValueError:
         gbps = latency = -1.0
     memory = parse_bytes(parts[0])
-    if len(parts) > 3 or not 0 <= gbps < 1e5 or not 0 <= latency < 1e6 or not memory:
+    if len(parts) > 3 or not (gbps == 0 or _SLOWEST_GBPS <= gbps < 1e5) or not 0 <= latency < 1e6 or not memory:
         hint = "Write memory, GB/s and microseconds, such as 8GB,25,10."
         raise EngineError("cli.simulation", f"{text!r} describes no card.", hint)
     return Simulation(memory, gbps, latency / 1e6)

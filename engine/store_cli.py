@@ -65,7 +65,7 @@ def _serve(_: argparse.Namespace) -> int:
 
 
 def _pull(options: argparse.Namespace) -> int:
-    from engine.store.hub import default_access
+    from engine.store.hub import check_repo_name, default_access
     from engine.store.jobs import Jobs
     from engine.store.patience import Patience, Throttle
     from engine.store.run import Bench, run_job, run_queue
@@ -87,7 +87,7 @@ def _pull(options: argparse.Namespace) -> int:
         if options.repo is None:
             run_queue(bench)
             return _tell_queue(jobs.all(), options.json, stopped.is_set())
-        _check_same(jobs.find(options.repo), options.revision, options.folder)
+        _check_same(jobs.find(check_repo_name(options.repo)), options.revision, options.folder)
         job = jobs.add(options.repo, options.revision or "main", options.folder)
         if options.verify:
             _verify_all(job.repo, bar)
@@ -112,18 +112,19 @@ def _check_same(job: DownloadJob | None, revision: str | None, folder: str) -> N
 
 
 def _cancel(options: argparse.Namespace) -> int:
+    from engine.store.hub import check_repo_name
     from engine.store.jobs import Jobs
     from engine.store.remove import cancel
 
     if options.repo is None:
         raise EngineError("cli.cancel", "No download is named.", "Name it: stoker pull maker/model --cancel keep")
-    jobs, records = Jobs(data_folder()), Records(data_folder())
-    cancel(jobs, records, options.repo, delete=options.cancel == "delete")
+    jobs, records, repo = Jobs(data_folder()), Records(data_folder()), check_repo_name(options.repo)
+    cancel(jobs, records, repo, delete=options.cancel == "delete")
     if options.json:
         print_json({"downloads": [dataclasses.asdict(job) for job in jobs.all()]})
     else:
         rest = "What had arrived is deleted." if options.cancel == "delete" else "What has arrived stays."
-        print(f"{options.repo} is no longer among the downloads. {rest}")
+        print(f"{repo} is no longer among the downloads. {rest}")
     return 0
 
 

@@ -17,6 +17,7 @@ from engine.errors import EngineError
 
 _UNUSED = frozenset({".input_scale", ".input_global_scale"})  # of activations, which Stoker does not quantise so
 _SMALL = 128  # a run below 1/128 of its expert's largest part stays resident: reading it costs more time than keeping it
+_MOST_EXPERTS = 1 << 16  # of a layer; no published model comes near
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +148,30 @@ def map_experts(checkpoint: Checkpoint, names: ExpertNames) -> ExpertMap:
             "Its experts are laid out in a way that this version does not read.",
         )
     _check_alike(checkpoint, found)
+    some = next(iter(next(iter(found.values())).values()))
+    if not any(ref.nbytes for ref in some.values()):
+        raise _without_experts(next(iter(some.values())))
     return ExpertMap({layer: tuple(_range(found[layer][expert]) for expert in sorted(found[layer])) for layer in sorted(found)})
 
 
 def _unstack(ref: TensorRef) -> list[tuple[int, TensorRef]]:
-    """The experts of a fused tensor [E, ...] as tensors of their own."""
+    """The experts of a fused tensor [E, ...] as tensors of their own. Raises `EngineError` where there can be none."""
     count = ref.shape[0] if ref.shape else 0
-    size = ref.nbytes // count if count else 0
+    if not ref.nbytes or not 0 < count <= _MOST_EXPERTS:  # what has no bytes may claim to be 2**62 experts
+        raise _without_experts(ref)
+    size = ref.nbytes // count
     return [
         (index, replace(ref, name=f"{ref.name}[{index}]", offset=ref.offset + index * size, nbytes=size, shape=ref.shape[1:]))
         for index in range(count)
     ]
+
+
+def _without_experts(ref: TensorRef) -> EngineError:
+    return EngineError(
+        "checkpoint.uneven_experts",
+        f"Tensor {ref.name} in {ref.file.name} is {list(ref.shape)}, which are no experts.",
+        "The file is damaged or of another model: get it again.",
+    )
 
 
 def _range(parts: Parts) -> ExpertRange:

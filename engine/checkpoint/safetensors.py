@@ -20,6 +20,7 @@ DTYPE_BITS = {
 }  # fmt: skip
 _MAX_HEADER = 100 * MB  # the format's own limit
 _LARGEST = 2**62
+_LONGEST_NAME = 1000  # characters of a tensor's name: the numbers in it are still read in no time
 _DAMAGED = "Download the model again, or check the drive; the file was left as it is."
 
 
@@ -78,6 +79,8 @@ def header_length(file: Path, prefix: bytes, size: int) -> int:
 
 
 def _tensor(file: Path, name: str, entry: Any, data_start: int, size: int) -> TensorRef:
+    if len(name) > _LONGEST_NAME:
+        raise _damaged(file, f"a tensor's name has {len(name)} characters and begins with {name[:40]}")
     try:
         dtype, shape = entry["dtype"], tuple(entry["shape"])
         begin, end = entry["data_offsets"]

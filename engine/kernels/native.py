@@ -9,6 +9,7 @@ from ctypes import pointer as to
 from pathlib import Path
 
 import torch
+from torch.nn.functional import silu
 
 from engine.errors import EngineError
 from engine.kernels.abi import (
@@ -124,6 +125,8 @@ class Native:
 
     def swiglu(self, gate: Weight, up: Weight, down: Weight) -> FeedForward:
         """down(silu(gate x) * up x) as a function: an expert that every token goes through."""
+        if not _is_alike(gate, up):  # one pass over both wants one format
+            return lambda x: self.linear(silu(self.linear(x, gate)) * self.linear(x, up), down)
         table = ExpertTable(1)
         table.set(0, gate, up, down)
 
@@ -318,6 +321,15 @@ class _BoundRouter:
         call.tokens, call.x, call.ids, call.weights = len(x), x.data_ptr(), ids.data_ptr(), weights.data_ptr()
         self._native.must(self._native.lib.stoker_route(self._native.pool, byref(call)))
         return ids, weights
+
+
+def _is_alike(one: Weight, other: Weight) -> bool:
+    """As the library asks it of gate and up."""
+    first, second = (
+        (weight.format, weight.scale_type, weight.block_rows, weight.block_cols, weight.element_step, weight.zeros is None)
+        for weight in (one, other)
+    )
+    return first == second
 
 
 def _operand(x: torch.Tensor) -> torch.Tensor:

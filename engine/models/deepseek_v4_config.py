@@ -60,7 +60,7 @@ class Config(DecoderConfig):
             common["rms_eps"],
         )  # fmt: skip
         return cls(
-            **common | {"head_dim": head_dim // 2, "rope_theta": near_theta, "stretch": None},
+            **common | {"num_kv_heads": 1, "head_dim": head_dim // 2, "rope_theta": near_theta, "stretch": None},
             kinds=kinds,
             routers=_routers(hf, values, common["num_layers"]),
             attention=attention,

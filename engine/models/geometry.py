@@ -12,6 +12,8 @@ _ALL_SLIDE = ("mixtral", "phimoe")  # where nothing switches it off
 _RATES = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}  # tokens of an entry, as published
 _COPIES = 6  # of a state: as it is, as it becomes, and four to go back to
 _FLOAT = 4
+MOST_LAYERS = 1000  # no published model comes near; lists of so many are made before anything else is checked
+MOST = 2**31  # of any count in config.json
 _BLOCK = 32  # numbers, of which a compressed row has whole ones where an index's follow
 
 
@@ -99,7 +101,7 @@ def _compressed(config: Mapping[str, Any], number: Callable[[str, int], int]) ->
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    return type(value) is int and value > 0
+    return type(value) is int and 0 < value <= MOST
 
 
 def _windows(config: Mapping[str, Any], kinds: Sequence[Any]) -> tuple[tuple[int, int], ...]:
@@ -107,4 +109,4 @@ def _windows(config: Mapping[str, Any], kinds: Sequence[Any]) -> tuple[tuple[int
     window, layers = config.get("sliding_window"), kinds.count(_SLIDING)
     is_whole = config.get("use_sliding_window", config.get("model_type") in _ALL_SLIDE)
     layers = layers or (len(kinds) if is_whole is True else 0)
-    return ((window, layers),) if layers and type(window) is int and window > 0 else ()
+    return ((window, layers),) if layers and _is_count(window) else ()

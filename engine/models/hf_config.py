@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.errors import EngineError
+from engine.models.geometry import MOST, MOST_LAYERS
 from engine.models.rope import BandScaling, LongScaling, PartScaling, Scaling, YarnScaling
+
+_LEAST, _MOST = 1e-30, 1e30  # of numbers that are none of a count
 
 
 class HfConfig:
@@ -14,7 +17,7 @@ class HfConfig:
         self._values = values
         self._name = name
 
-    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = 2**31) -> int:
+    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = MOST) -> int:
         value = self._values.get(key)
         if value is None and default is not None:
             return default
@@ -25,9 +28,9 @@ class HfConfig:
         return value
 
     def positive(self, key: str, default: float) -> float:
-        """A number above 0 that a float can hold."""
+        """A number above 0 that a float of 32 bits can hold, with its square in one of 64."""
         value = self._values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST < value < _MOST:
             raise self.error(f"{key} is {str(value)[:40]}, not a positive number")
         return float(value)
 
@@ -36,7 +39,7 @@ class HfConfig:
         value = self._values.get(key)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST:
             raise self.error(f"{key} is {str(value)[:40]}, not a number from 0 up")
         return float(value)
 
@@ -58,8 +61,8 @@ class HfConfig:
         return tuple(found[:count])
 
     def num_layers(self) -> int:
-        """Checked before anything is made per layer: no published model comes near the limit."""
-        return self.integer("num_hidden_layers", maximum=1000)
+        """Checked before anything is made per layer."""
+        return self.integer("num_hidden_layers", maximum=MOST_LAYERS)
 
     def present(self, *keys: str) -> str:
         """The first of some spellings that is there; the first of all where none is, for `integer` to miss it."""
@@ -71,7 +74,7 @@ class HfConfig:
     def positives(self, key: str) -> tuple[float, ...]:
         """A list of numbers above 0."""
         value = self._values.get(key)
-        if not isinstance(value, list) or not all(type(item) in (int, float) and item > 0 for item in value):
+        if not isinstance(value, list) or not all(type(item) in (int, float) and _LEAST < item < _MOST for item in value):
             raise self.error(f"{key} is {str(value)[:40]}, not a list of positive numbers")
         return tuple(map(float, value))
 

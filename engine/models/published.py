@@ -35,7 +35,7 @@ def text_part(checkpoint: Checkpoint) -> Checkpoint:
     inner, kind = checkpoint.config.get("text_config"), checkpoint.config.get("model_type")
     if kind == "deepseek_v4":
         return replace(checkpoint, tensors=_renamed(checkpoint, _name_in_deepseek_v4))
-    if not isinstance(inner, dict) or kind not in SUPPORTED:
+    if not isinstance(inner, dict) or not isinstance(kind, str) or kind not in SUPPORTED:
         return checkpoint
     return Checkpoint(checkpoint.folder, _text_config(checkpoint.config, inner), _renamed(checkpoint, _name_in_nested))
 

@@ -9,6 +9,7 @@ from engine.kernels.kernels import Kernels
 from engine.kernels.spec import Router
 from engine.models.config import DecoderConfig
 from engine.models.decoder import LayerPart, Shapes, dense, mlp_shapes
+from engine.models.geometry import MOST_LAYERS
 from engine.models.hf_config import HfConfig
 from engine.models.layers import Experts, Weights, swiglu
 from engine.models.routing import sigmoid_router
@@ -45,7 +46,7 @@ def read_shared(hf: HfConfig, common: dict[str, Any], *, renormalise: bool) -> S
 
 def sparse_by_kind(hf: HfConfig, first_dense: int) -> list[int]:
     """Layers that are mixtures: by words for each, or all after the first so many, `first_dense` where the file is silent."""
-    num_layers, first = hf.num_layers(), hf.integer("first_k_dense_replace", first_dense, minimum=0)
+    num_layers, first = hf.num_layers(), hf.integer("first_k_dense_replace", first_dense, minimum=0, maximum=MOST_LAYERS)
     kinds = hf.kinds("mlp_layer_types", num_layers, ("dense", "sparse"), ["dense"] * first + ["sparse"] * (num_layers - first))
     return [layer for layer, kind in enumerate(kinds) if kind == "sparse"]
 

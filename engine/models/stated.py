@@ -6,14 +6,15 @@ from typing import Any
 
 from engine.checkpoint.index import Checkpoint
 from engine.errors import EngineError
+from engine.models.geometry import MOST_LAYERS
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _FURTHER = "eh_proj."  # joins two streams in a head that guesses several tokens: one layer more (DeepSeek, GLM)
 
 
 def check_stated(checkpoint: Checkpoint) -> None:
-    """Raises `EngineError` naming file and key, where config.json asks for fewer layers than there are, or says of the
-    quantisation what it cannot be."""
+    """Raises `EngineError` naming file and key, where config.json asks for fewer layers than there are, for more than
+    any model has, or says of the quantisation what it cannot be."""
     _check_depth(checkpoint)
     _check_quantization(checkpoint.config, checkpoint.name)
 
@@ -22,6 +23,8 @@ def _check_depth(checkpoint: Checkpoint) -> None:
     count = checkpoint.config.get("num_hidden_layers")
     if type(count) is not int:
         return  # whoever needs the number names it
+    if count > MOST_LAYERS:
+        raise _bad(checkpoint.name, "num_hidden_layers", count, f"not a whole number from 1 to {MOST_LAYERS}")
     beyond: dict[int, str] = {}
     further = set()
     for name in checkpoint.tensors:

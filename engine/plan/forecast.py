@@ -185,6 +185,7 @@ def _notes(machine: Machine, footprint: Footprint, plan: Plan) -> Iterator[str]:
     if cards and not plan.vram_slots:
         names = " and ".join(gpu.name for gpu in cards)
         needed = format_bytes(footprint.dense_bytes + plan.kv_bytes + plan.workspace_bytes)
-        yield f"{names} {'stays' if len(cards) == 1 else 'stay'} unused: the dense weights and the context take {needed}, more than its free memory holds."
+        stay, whose = ("stays", "its") if len(cards) == 1 else ("stay", "their")
+        yield f"{names} {stay} unused: the dense weights and the context take {needed}, more than {whose} free memory holds."
     if cards and machine.pinnable is not None and plan.vram_slots and machine.pinnable < plan.expert_ram_bytes:
         yield f"Of the RAM for experts, {format_bytes(machine.pinnable)} can be registered with the graphics card."

@@ -146,7 +146,7 @@ def test_a_card_that_torch_sees_and_cannot_use(monkeypatch: pytest.MonkeyPatch) 
     assert said.startswith("Card 9000 is there and cannot compute (no kernel image")
 
 
-@pytest.mark.parametrize("text", ["", "lots", "8GB,fast", "8GB,-1", "8GB,1,2,3", "0", "8GB,1e9", "8GB,nan"])
+@pytest.mark.parametrize("text", ["", "lots", "8GB,fast", "8GB,-1", "8GB,1,2,3", "0", "8GB,1e9", "8GB,nan", "8GB,1e-300"])
 def test_what_describes_no_card(text: str) -> None:
     with pytest.raises(EngineError):
         parse_simulation(text)

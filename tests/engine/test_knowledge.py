@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.checkpoint.index import Checkpoint
+from engine.experts.heat import load_heat, save_heat
 from engine.hardware.machine import Cpu, Machine
-from engine.knowledge import Answer, Notebook, correction_of, fingerprint, kind_of
+from engine.knowledge import Answer, Notebook, correction_of, fingerprint, kind_of, model_key
 from engine.plan.locality import PUBLISHED, of_answers, of_heat
 from engine.units import GB
 from tests.helpers.rates import QWEN3_30B, RATES, notebook
@@ -143,8 +145,47 @@ def test_damaged_figures_are_no_rates(tmp_path: Path) -> None:
         {"token_seconds": 1e308},
         {"experts_by_rows": ()},
         {"overlap": ((1.0, 1.0), (0.5, 2.0))},
+        {"seconds": float("nan")},
+        {"seconds": 1e300},
+        {"seconds": -1.0},
     ):
         assert not replace(RATES, **change).is_usable
+
+
+@pytest.mark.parametrize("part", ["rates", "kernels", "cards", "card_kernels"])
+@pytest.mark.parametrize(
+    "figure", [10**400, -1, "nine", None, [], {}, float("nan"), float("inf"), 1e308, True], ids=lambda value: repr(value)[:8]
+)
+def test_odd_figures_of_a_file_are_as_none(part: str, figure: object, tmp_path: Path) -> None:
+    """Whatever stands in place of a number; in the names of kinds too."""
+    card = "a card"
+    kind = kind_of(QWEN3_30B)
+    of_kind: dict[str, object] = {
+        f"BF16/{'9' * 5000}/11|{card}": figure,
+        f"{kind}|{card}": figure,
+        f"BF16/x/11|{card}": figure,
+        "": figure,
+    }
+    curves = {"BF16": [[1, figure]], "FP8": [[figure, 5.0], [2, 5.0]], "MXFP4": figure}
+    content = {"rates": of_kind, "cards": of_kind, "kernels": curves, "card_kernels": {card: curves}}
+    machines = {fingerprint(MACHINE): {part: content[part]}}
+    (tmp_path / "rates.json").write_text(json.dumps({"version": 3, "machines": machines}))
+    book = Notebook(tmp_path, MACHINE)
+    assert book.rates(QWEN3_30B, tmp_path)[0] is None
+    assert book.card(QWEN3_30B, card)[0] is None
+    assert "MXFP4" not in book.kernels()
+    assert "BF16" not in book.kernels() or figure is True, "true is one, as Python has it"
+    assert book.should_measure(QWEN3_30B, tmp_path)
+    assert book.should_measure_card(QWEN3_30B, card)
+    book.knowledge(QWEN3_30B, tmp_path, "model")
+
+
+@pytest.mark.parametrize("name", ["Tiny", "a" * 200, "\N{FIRE}" * 60, "ü" * 120])
+def test_the_heat_of_a_long_name_has_a_file(name: str, tmp_path: Path) -> None:
+    file = Notebook(tmp_path, MACHINE).heat_file(model_key(Checkpoint(tmp_path / name, {}, {})))
+    assert save_heat(file, {(0, 1): 2.0})
+    assert load_heat(file, range(1), 2) == {(0, 1): 2.0}
+    assert file.name.startswith(name[:20])
 
 
 def test_a_full_drive_is_no_obstacle(tmp_path: Path) -> None:

@@ -122,3 +122,13 @@ def test_the_reference_agrees(kernels: Kernels) -> None:
     parts = (plain(torch.randn(64, 32)), plain(torch.randn(64, 32)), plain(torch.randn(32, 64)))
     ours, theirs = (one.swiglu(*parts)(x[:, :32]) for one in (kernels(), Reference()))
     assert relative_error(ours, theirs.double()) < 2e-6
+
+
+@pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)])
+def test_gate_and_up_of_two_types(dtypes: tuple[torch.dtype, torch.dtype], kernels: Kernels) -> None:
+    """The library wants both alike: a mixed release is computed all the same."""
+    torch.manual_seed(6)
+    gate, up = (torch.randn(64, 32).to(dtype) for dtype in dtypes)
+    parts, x = (plain(gate), plain(up), plain(torch.randn(32, 64))), torch.randn(6, 32)
+    ours, theirs = (one.swiglu(*parts)(x) for one in (kernels(), Reference()))
+    assert relative_error(ours, theirs.double()) < 2e-6

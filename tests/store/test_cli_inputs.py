@@ -99,7 +99,9 @@ def test_a_download_under_way_is_not_led_elsewhere_in_silence(
         found = _error(capsys, "pull", "maker/model", *other)
         assert "main into the Hugging Face cache" in found["text"]
         assert "--cancel" in found["hint"]
-    assert main(["pull", "maker/model", "--cancel", "delete", "--json"]) == 0
+    pasted = "https://huggingface.co/maker/model"
+    assert "is under way" in _error(capsys, "pull", pasted, "--revision", "old")["text"]
+    assert main(["pull", pasted, "--cancel", "delete", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"downloads": []}
     assert "not among the downloads" in _error(capsys, "pull", "maker/model", "--cancel", "keep")["text"]
     assert "Name it" in _error(capsys, "pull", "--cancel", "keep")["hint"]
