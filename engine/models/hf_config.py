@@ -175,12 +175,10 @@ def _long(rope: HfConfig) -> Scaling:
 
 
 def _bands(rope: HfConfig) -> Scaling:
-    return BandScaling(
-        rope.positive("factor", 1.0),
-        rope.integer("original_max_position_embeddings"),
-        rope.positive("low_freq_factor", 1.0),
-        rope.positive("high_freq_factor", 4.0),
-    )
+    low, high = rope.positive("low_freq_factor", 1.0), rope.positive("high_freq_factor", 4.0)
+    if low >= high:
+        raise rope.error(f"low_freq_factor {low:g} is not below high_freq_factor {high:g}")
+    return BandScaling(rope.positive("factor", 1.0), rope.integer("original_max_position_embeddings"), low, high)
 
 
 def _part(rope: HfConfig) -> Scaling:

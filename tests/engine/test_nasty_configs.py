@@ -163,3 +163,12 @@ def test_a_single_number_is_no_fused_tensor(tmp_path: Path) -> None:
     for read in (lambda: inspect(folder), lambda: _judged(folder)):
         with pytest.raises(EngineError, match="which are no experts"):
             read()
+
+
+def test_a_stretch_whose_bands_meet_is_named(tmp_path: Path) -> None:
+    bands = {
+        "rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32, "low_freq_factor": 4.0, "high_freq_factor": 4.0,
+    }  # fmt: skip
+    folder = _changed(make_golden("llama, stretched", tmp_path / "tiny").folder, rope_scaling=bands, rope_parameters=None)
+    with pytest.raises(EngineError, match="low_freq_factor 4 is not below high_freq_factor 4"):
+        inspect(folder)
