@@ -47,26 +47,6 @@ _ROUND_PARTS = 4 + len(_MISS_SHARES)
 _PARTS = _FIXED_PARTS + _ROUNDS * _ROUND_PARTS
 
 
-def _beyond_caches(memory: torch.Tensor, limit: int) -> torch.Tensor:
-    """Memory that the last-level cache cannot hold, where Linux tells how large that is: of servers it is hundreds of MB."""
-    try:
-        cache = int(_LAST_LEVEL.read_text().strip().removesuffix("K")) << 10
-    except (OSError, ValueError):
-        return memory
-    needed = cache * 3 // 2
-    return drawn_memory(needed) if memory.nbytes < needed < limit // 2 else memory
-
-
-def _rounds(clock: Clock) -> Iterator[None]:
-    """As many as there is time for: one in any case, since without it there are no rates."""
-    for number in range(_ROUNDS):
-        begun = time.perf_counter()
-        yield
-        ended = time.perf_counter()
-        if number + 1 < _ROUNDS and clock.seconds_left < _ROUND_LEFT * (ended - begun):
-            return
-
-
 def measure(
     subject: Subject,
     reader: DiskReader,
@@ -120,6 +100,26 @@ def measure(
         dense_by_tokens=dense_by_tokens(subject, rehearsal, of_dense, prompts, outside),
         expert_bytes=subject.experts.expert_bytes, seconds=time.time(),
     )  # fmt: skip
+
+
+def _beyond_caches(memory: torch.Tensor, limit: int) -> torch.Tensor:
+    """Memory that the last-level cache cannot hold, where Linux tells how large that is: of servers it is hundreds of MB."""
+    try:
+        cache = int(_LAST_LEVEL.read_text().strip().removesuffix("K")) << 10
+    except (OSError, ValueError):
+        return memory
+    needed = cache * 3 // 2
+    return drawn_memory(needed) if memory.nbytes < needed < limit // 2 else memory
+
+
+def _rounds(clock: Clock) -> Iterator[None]:
+    """As many as there is time for: one in any case, since without it there are no rates."""
+    for number in range(_ROUNDS):
+        begun = time.perf_counter()
+        yield
+        ended = time.perf_counter()
+        if number + 1 < _ROUNDS and clock.seconds_left < _ROUND_LEFT * (ended - begun):
+            return
 
 
 class _Pool:

@@ -2,15 +2,13 @@
 
 import time
 from collections.abc import Callable
-from functools import partial
-from statistics import median
 
 import torch
 
-from engine.bench_pieces import Place
+from engine.bench_pieces import Place, moe_seconds
 from engine.kernels.gpu.kernels import words_of
 from engine.kernels.native import ExpertTable
-from engine.kernels.weights import Format, ScaleType, Weight
+from engine.kernels.weights import SILU, Format, ScaleType, Weight
 from engine.rates import Curve
 from engine.rehearsal import drawn_memory
 
@@ -86,18 +84,6 @@ def _measure(place: Place, make: Callable[[torch.Tensor, int, int], Weight], mat
     curve = []
     for done, rows in enumerate(_ROWS):
         share = max(0.0, deadline - time.perf_counter()) / (len(_ROWS) - done)
-        curve.append((float(rows), 3 * _TOP_K * matrix_bytes / _seconds(place, table, count, rows, share) / 1e9))
+        taken = moe_seconds(table, range(count), (rows, _TOP_K), _HIDDEN, SILU, place, share)
+        curve.append((float(rows), 3 * _TOP_K * matrix_bytes / taken / 1e9))
     return tuple(curve)
-
-
-def _seconds(place: Place, table: ExpertTable, count: int, rows: int, seconds: float) -> float:
-    x = torch.randn(rows, _HIDDEN, device=place.device)
-    weights = torch.ones(rows, _TOP_K, device=place.device)
-    times: list[float] = []
-    begun, first = time.perf_counter(), 0
-    while time.perf_counter() - begun < seconds or len(times) < 2:
-        chosen = torch.arange(first, first + _TOP_K, dtype=torch.int32) % count
-        slots = chosen.expand(rows, _TOP_K).contiguous().to(place.device)
-        times.append(place.seconds_of(partial(place.kernels.moe, table, x, slots, None, weights)))
-        first += _TOP_K
-    return median(times)

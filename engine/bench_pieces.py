@@ -13,7 +13,7 @@ from engine.experts.vram import Device
 from engine.kernels.kept import DTYPES
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import ExpertTable
-from engine.kernels.weights import Weight
+from engine.kernels.weights import ExpertMath, Weight
 from engine.plan.footprint import Footprint, attention_macs
 from engine.rates import Curve
 from engine.rehearsal import PROMPT_LAYERS, Rehearsal, Subject, layer_matrices
@@ -94,17 +94,25 @@ def expert_gbps(
 ) -> float:
     """Weight bytes per second of `count` experts in one call with so many rows each, one group of slots after the other."""
     count, math = min(count, len(slots)), subject.config.math
-    tokens = rows if rows > 1 else 1
-    x = torch.randn(tokens, subject.footprint.hidden_size, device=place.device)
-    weights = torch.ones(tokens, count, device=place.device)
+    taken = moe_seconds(table, slots, (rows, count), subject.footprint.hidden_size, math, place, seconds)
+    return count * subject.experts.expert_bytes / taken / 1e9
+
+
+def moe_seconds(
+    table: ExpertTable, slots: Sequence[int], shape: tuple[int, int], hidden_size: int, math: ExpertMath, place: Place,
+    seconds: float,
+) -> float:  # fmt: skip
+    """Of one call with `shape` rows and experts, whose slots are taken in turn so that no cache holds them; the median."""
+    rows, count = shape
+    x, weights = torch.randn(rows, hidden_size, device=place.device), torch.ones(rows, count, device=place.device)
     times: list[float] = []
     begun, first = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds or len(times) < 2:
         chosen = [slots[(first + number) % len(slots)] for number in range(count)]
-        asked = torch.tensor([chosen], dtype=torch.int32).expand(tokens, count).contiguous().to(place.device)
+        asked = torch.tensor([chosen], dtype=torch.int32).expand(rows, count).contiguous().to(place.device)
         times.append(place.seconds_of(partial(place.kernels.moe, table, x, asked, None, weights, math)))
         first += count
-    return count * subject.experts.expert_bytes / median(times) / 1e9
+    return median(times)
 
 
 def dense_gbps(matrices: Sequence[Weight], place: Place, seconds: float) -> float:

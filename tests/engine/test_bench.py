@@ -69,7 +69,8 @@ def test_the_time_is_kept_however_little_of_it_there_is(tiny: Path, monkeypatch:
 
 def test_formats_keep_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock(0.01)
-    monkeypatch.setattr("engine.bench_formats.time", clock)
+    for module in ("engine.bench_formats", "engine.bench_pieces"):
+        monkeypatch.setattr(f"{module}.time", clock)
     curves = measure_formats(on_cpu(kernels_named("native")), seconds=5.0)
     assert len(curves) == 5
     assert clock.now < 5.5
