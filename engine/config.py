@@ -20,12 +20,16 @@ class KvType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """`None` leaves the choice to the planner. `expert_ram` is an amount ('3GB') or a share of the experts ('30%')."""
+    """`None` leaves the choice to the planner. `expert_ram` is an amount ('3GB') or a share of the experts ('30%').
+
+    `vram_limit` is what may be taken of the graphics cards' memory: an amount, a share of what is free, or '0' for no card.
+    """
 
     expert_ram: str | None = None
     context: int | None = None
     prefill_chunk: int | None = None  # tokens of a prompt that are read at once
     kv_type: KvType | None = None
+    vram_limit: str | None = None
 
 
 NO_WISHES = Wishes()

@@ -1,7 +1,9 @@
 """Graphics cards for a session: what of the model goes to each, and how fast their links are beside the CPU."""
 
+import random
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from statistics import median
 from typing import Any
 
@@ -9,13 +11,15 @@ import torch
 
 from engine.card_rates import Lane, LaneCosts
 from engine.checkpoint.experts import ExpertMap
-from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder, ExpertFormat
 from engine.experts.device_lanes import DeviceLanes
 from engine.experts.miss import MissPath
+from engine.experts.policy import Expert
 from engine.experts.run import ExpertRunner
 from engine.experts.vram import Device, VramTier
 from engine.plan.footprint import Footprint
+from engine.plan.plan import LEAST_CARD_SLOTS
+from engine.tiers.copy import DeviceLost
 
 RESERVE_SHARE = 0.04  # of a card's free memory that is kept free while the model runs: half of what the plan leaves
 _ROUNDS = 7
@@ -29,31 +33,35 @@ def open_tiers(
     form: ExpertFormat,
     small: dict[str, torch.Tensor],
     footprint: Footprint,
-    num_slots: int,
+    card_slots: Sequence[int],
 ) -> list[VramTier]:
-    """Slots on every device that has room for some, in proportion; the dense part is there already.
+    """So many slots on each device, or as many as it has room for; the dense part is on the first one already.
 
-    Raises `EngineError` where no device has room.
+    Raises `DeviceLost` where that has no room for any.
     """
-    stride, tiers = footprint.slot_bytes, []
-    free = [device.accelerator.free_bytes() for device in devices]
-    rooms = [int(room * (1 - RESERVE_SHARE)) // stride for room in free]
-    for device, room, bytes_free in zip(devices, rooms, free, strict=True):
-        count = min(room, -(-num_slots * room // max(1, sum(rooms))))
-        if count < 2:
+    stride, tiers = footprint.slot_bytes, list[VramTier]()
+    for device, planned in zip(devices, card_slots, strict=True):
+        bytes_free = device.accelerator.free_bytes()
+        count = min(planned, int(bytes_free * (1 - RESERVE_SHARE)) // stride)
+        if count < LEAST_CARD_SLOTS:
+            if not tiers:
+                raise DeviceLost(f"{device.accelerator.name} has no room for an expert beside the dense weights")
             continue
         own = {name: tensor.to(device.device) for name, tensor in small.items()}
         binder = ExpertBinder(experts, form, own)
-        reserve = int(bytes_free * RESERVE_SHARE)
-        layers, total = experts.layers, experts.num_experts
+        reserve, layers, total = int(bytes_free * RESERVE_SHARE), experts.layers, experts.num_experts
         tiers.append(VramTier.open(device, binder, layers, total, stride, count, footprint.top_k, reserve))
-    if not tiers:
-        raise EngineError(
-            "vram.too_small",
-            f"{devices[0].accelerator.name} has no room for an expert beside the dense weights.",
-            "Run the model without the card, or with a shorter context.",
-        )
+    _share_out(tiers, [(layer, expert) for layer in experts.layers for expert in range(experts.num_experts)])
     return tiers
+
+
+def _share_out(tiers: Sequence[VramTier], experts: list[Expert]) -> None:
+    """In proportion to their slots, and so that every device has experts of every layer."""
+    random.Random(0).shuffle(experts)
+    slots, begin = sum(tier.arena.num_slots for tier in tiers), 0
+    for tier, end in zip(tiers, accumulate(tier.arena.num_slots for tier in tiers), strict=True):
+        tier.own = frozenset(experts[begin * len(experts) // slots : end * len(experts) // slots])
+        begin = end
 
 
 def start_lanes(lanes: DeviceLanes, runner: ExpertRunner, kept: Any = None) -> None:

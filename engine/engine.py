@@ -99,7 +99,7 @@ class Engine:
             self._notices.append(f"The graphics card is not used any more: {reason}.")
             return parts
 
-        used = devices if self.plan.vram_slots else []
+        used = devices[: len(self.plan.card_slots)]
         misses = load_misses(self._heat_file) if used and self._heat_file else None
         try:
             try:

@@ -24,9 +24,9 @@ from engine.models.geometry import MOST, cache_of
 from engine.models.published import text_part
 from engine.models.registry import SUPPORTED, find
 from engine.models.stated import check_stated
-from engine.plan.footprint import Compressed, Footprint
+from engine.plan.footprint import Compressed, Footprint, slots_kept
 from engine.plan.forecast import NOTHING, Knowledge, fit_of, forecast
-from engine.plan.plan import SHORTEST_CONTEXT, make_plan
+from engine.plan.plan import LEAST_CARD_SLOTS, PREFILL_CHUNK, SHORTEST_CONTEXT, least_vram, make_plan, vram_rooms
 from engine.protocol import Fit, HubModel, ModelEntry, Plan, Release, Verdict, WishLimits
 from engine.store.catalogue import CatalogueModel, read_catalogue
 from engine.store.files import Repository
@@ -171,7 +171,14 @@ def _limits(footprint: Footprint, ground: Ground, plan: Plan | None, wishes: Wis
     except EngineError:
         most = footprint.floor_bytes  # there is no room at all; what is wished for is refused with its numbers
     shortest, longest = min(SHORTEST_CONTEXT, footprint.max_context), min(footprint.max_context, _LONGEST_CONTEXT)
-    return WishLimits(shortest, longest, min(footprint.floor_bytes, most), most)
+    chunk, rooms = plan.prefill_chunk if plan is not None else wishes.prefill_chunk or PREFILL_CHUNK, vram_rooms(ground.machine)
+    kept = footprint if plan is None else replace(footprint, kv_type=plan.kv_type)
+    least = least_vram(kept, context or shortest, chunk)
+    everything = least + (footprint.experts_total - LEAST_CARD_SLOTS) * footprint.slot_bytes
+    most_vram = min(sum(rooms), everything) if rooms and rooms[0] >= least else 0
+    return WishLimits(
+        shortest, longest, min(footprint.floor_bytes, most), most, least_vram=min(least, most_vram), most_vram=most_vram
+    )  # fmt: skip
 
 
 def _read_folder(folder: Path) -> Facts:
@@ -348,7 +355,8 @@ def _where(plan: Plan, footprint: Footprint) -> str:
     experts = footprint.experts_total * footprint.expert_bytes
     if fit_of(plan) is not Fit.DISK:
         return f"All of it, {format_bytes(footprint.dense_bytes + experts)}, fits into the memory that is free now."
-    held = sum(plan.slots_per_layer) * footprint.expert_bytes
+    kept = slots_kept(plan.card_slots, plan.top_k, footprint.experts_total)
+    held = (kept + sum(plan.slots_per_layer)) * footprint.expert_bytes
     return (
         f"{format_bytes(held)} of its {format_bytes(experts)} of experts fit into memory; "
         "the others are read from disk when a token needs them."

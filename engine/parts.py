@@ -53,8 +53,8 @@ def open_parts(
     """Dense weights into memory, expert slots and KV cache as planned. Raises `EngineError`, with devices `DeviceLost`.
 
     `heat` is that of an earlier run, for a warm start; `room()` what this process may still take, watched from now on. With
-    `devices` the model runs on the first of them, and the plan's VRAM slots are spread over all; `kept_path` is what
-    `MissPath.kept` gave there.
+    `devices`, those that the plan has slots for, the model runs on the first of them; `kept_path` is what `MissPath.kept`
+    gave there.
     """
     experts, footprint, meter = source.experts, source.footprint, Meter()
     reserve = reserve_bytes(probe()) // 2  # the plan leaves twice that
@@ -87,7 +87,7 @@ def open_parts(
     lanes: CpuLane | DeviceLanes = cpu
     if devices:
         small = {ref.name: tensors[ref.name] for ref in experts.small_refs()}
-        tiers = open_tiers(devices, experts, source.expert_format, small, footprint, plan.vram_slots)
+        tiers = open_tiers(devices, experts, source.expert_format, small, footprint, plan.card_slots)
         math, hidden_size = source.config.math, footprint.hidden_size
         lanes = DeviceLanes(tiers, cpu, arena, math, meter, experts.expert_bytes, hidden_size)
     runner = ExpertRunner(experts, cache, arena, table, reader, lanes, meter, look_ahead, budget)

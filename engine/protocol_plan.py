@@ -60,6 +60,7 @@ class Change(StrEnum):
     EXPERT_RAM = "expert_ram"
     PREFILL_CHUNK = "prefill_chunk"
     KV_TYPE = "kv_type"
+    VRAM_LIMIT = "vram_limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Plan:
     limiting: Link | None = None  # the link that takes most of a token's time
     basis: str = ""  # where the hit rate of the prediction is from, in words
     unknown: str = ""  # why there is no prediction, where there is none: "cannot estimate, because …"
-    vram_slots: int = 0  # experts in the memory of graphics cards
+    card_slots: tuple[int, ...] = ()  # experts in the memory of each graphics card, the one with the dense weights first
     tiers: tuple[Tier, ...] = ()
     notes: tuple[str, ...] = ()  # what else a person should know, a sentence each
     gains: tuple[Gain, ...] = ()  # what one change of the computer would bring
@@ -122,10 +123,14 @@ class Plan:
     measured_answers: int = 0
     kv_type: KvType = KvType.BF16
 
+    @property
+    def vram_slots(self) -> int:
+        return sum(self.card_slots)
+
 
 @dataclass(frozen=True, slots=True)
 class WishLimits:
-    """Between which wishes a model can be planned here now; bytes of memory for experts."""
+    """Between which wishes a model can be planned here now; bytes of memory for experts, and of the graphics cards'."""
 
     least_context: int
     most_context: int
@@ -133,3 +138,5 @@ class WishLimits:
     most_expert_ram: int  # all experts, or what is free at the context of the plan
     least_prefill_chunk: int = 64
     most_prefill_chunk: int = 2048
+    least_vram: int = 0  # the dense weights, the context and some experts; `vram_limit` may also be 0
+    most_vram: int = 0  # what the cards have free, or all that the model needs; 0 where they cannot serve it

@@ -111,7 +111,7 @@ def limit_words(plan: Plan) -> tuple[str, str]:
 
 def basis_words(plan: Plan) -> str:
     """What the range rests on."""
-    is_streaming = sum(plan.slots_per_layer) + plan.vram_slots < plan.num_layers * plan.num_experts
+    is_streaming = plan.predicted is not None and plan.predicted.misses > 0
     basis = f"How often experts are found in memory is taken from {plan.basis}. " if is_streaming and plan.basis else ""
     return f"{basis}The first question after loading can take some seconds longer." if plan.predicted is not None else ""
 

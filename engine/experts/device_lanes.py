@@ -6,7 +6,6 @@ Every row of outputs is written by one lane, and rows are summed in routing orde
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -26,7 +25,6 @@ from engine.tiers.copy import Copy, Timing
 _FEW_ROWS = 4  # of one expert in a batch: up to there the CPU computes it about as fast as a single one
 _PATIENCE = 32  # tokens without a hit in VRAM, after which that is said
 _UNKNOWN = LaneCosts(Lane(20e-6, 1e-3), Lane(50e-6, 1e-3))
-_SPREAD = 2654435761  # a multiplier that scatters consecutive numbers
 
 
 @dataclass(eq=False)
@@ -55,7 +53,6 @@ class DeviceLanes:
         self.tiers, self._cpu, self.ram = tiers, cpu, ram
         self.path = MissPath(_UNKNOWN)
         self._math, self._meter, self._expert_bytes, self._hidden_size = math, meter, expert_bytes, hidden_size
-        self._bounds = list(accumulate(tier.arena.num_slots for tier in tiers))
         self._is_decode = False
         self._begun = 0.0
         self._steps: list[_Step] = []  # since the host last waited for the devices
@@ -145,11 +142,8 @@ class DeviceLanes:
         return sum(tier.budget.shrink(share) for tier in self.tiers) > 0
 
     def _tier_of(self, expert: Expert) -> VramTier:
-        """Which device an expert belongs to, in proportion to their slots and whatever its layer is."""
-        if len(self.tiers) == 1:
-            return self.tiers[0]
-        place = (expert[0] << 16 | expert[1]) * _SPREAD % (1 << 32) * self._bounds[-1] >> 32
-        return next(tier for tier, bound in zip(self.tiers, self._bounds, strict=True) if place < bound)
+        """Which device an expert belongs to."""
+        return self.tiers[0] if len(self.tiers) == 1 else next(tier for tier in self.tiers if expert in tier.own)
 
     def _divide(self, call: Call, slots: dict[Expert, int]) -> None:
         """Some are gathered while the CPU computes the others. The warmest are gathered, as they will be wanted again."""

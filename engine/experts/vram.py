@@ -13,7 +13,7 @@ from engine.experts.cache import ExpertCache
 from engine.experts.policy import Expert, Heat
 from engine.experts.table import DeviceTable
 from engine.kernels.kernels import Kernels
-from engine.plan.footprint import guest_slots
+from engine.plan.footprint import card_guests
 from engine.tiers.copy import Accelerator, Copy
 from engine.tiers.vram import VramArena
 
@@ -44,6 +44,7 @@ class VramTier:
     cache: ExpertCache
     table: DeviceTable
     budget: SlotBudget
+    own: Collection[Expert] = ()  # those that belong to this device, where there are several
     wanted: Sequence[Expert] = ()  # of the layer at work, those that are this device's
     hits: dict[Expert, int] = field(default_factory=dict)  # of them, with their slots
 
@@ -62,7 +63,7 @@ class VramTier:
         """Takes the memory. Raises `EngineError` and `DeviceLost`."""
         accelerator = device.accelerator
         arena = VramArena(accelerator, slot_bytes, num_slots)
-        guests = min(guest_slots(top_k), max(1, arena.num_slots // 2))
+        guests = card_guests(arena.num_slots, top_k)
         policy = Heat(layers, num_experts)
         cache = ExpertCache(layers, [arena.num_slots], policy, guests)
         table = DeviceTable(arena, binder, accelerator.device)

@@ -1,5 +1,6 @@
 """Bytes of each part of a model, from its headers and geometry alone. Pure arithmetic; no files, no devices."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.config import KvType
@@ -14,6 +15,18 @@ _LEAST_GUESTS = 8  # 4 to 8 are alike for the hit rate; 64 lose 2 points at 10 %
 def guest_slots(top_k: int) -> int:
     """Slots to read into: all misses of a token in a layer at once, and as many that are read ahead for the next layer."""
     return max(_LEAST_GUESTS, 2 * top_k)
+
+
+def slots_kept(card_slots: Sequence[int], top_k: int, experts_total: int) -> int:
+    """Experts that cards with so many slots keep: all, or as many as there are slots beside those that others pass through."""
+    if sum(card_slots) >= experts_total:
+        return experts_total
+    return sum(slots - card_guests(slots, top_k) for slots in card_slots)
+
+
+def card_guests(slots: int, top_k: int) -> int:
+    """Of a card's slots, those that experts pass through."""
+    return min(guest_slots(top_k), max(1, slots // 2))
 
 
 def attention_macs(tokens: int, length: int, heads: int, head_dim: int) -> float:

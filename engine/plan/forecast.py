@@ -11,10 +11,11 @@ from engine.card_rates import CardRates
 from engine.config import KvType, Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Machine
+from engine.meter import Link
 from engine.plan.footprint import Footprint
 from engine.plan.locality import PUBLISHED, Locality
-from engine.plan.plan import LEAST_CHUNK, MOST_CHUNK, make_plan
-from engine.plan.predict import NO_CORRECTION, Correction, predict, resident_share
+from engine.plan.plan import LEAST_CHUNK, MOST_CHUNK, least_vram, make_plan, vram_rooms
+from engine.plan.predict import NO_CORRECTION, Correction, predict, resident_share, vram_share
 from engine.protocol import Change, Fit, Gain, Plan
 from engine.rates import Rates
 from engine.units import GB, MB, format_bytes
@@ -67,7 +68,7 @@ def forecast(
 ) -> Plan:
     """The plan, its prediction, what would help and what each choice costs. Raises `EngineError` as `make_plan` does."""
     plan = make_plan(machine, footprint, wishes, default_expert_ram)
-    plan = _with_measured(replace(plan, notes=tuple(_notes(machine, footprint, plan))), known)
+    plan = _with_measured(replace(plan, notes=tuple(_notes(machine, footprint, wishes, plan))), known)
     if known.rates is None:
         return replace(plan, unknown=f"Cannot estimate, because {known.unknown}.")
     if plan.vram_slots and known.card is None:
@@ -87,10 +88,9 @@ def _with_measured(plan: Plan, known: Knowledge) -> Plan:
 
 
 def fit_of(plan: Plan) -> Fit:
-    total, in_ram = plan.num_layers * plan.num_experts, sum(plan.slots_per_layer)
-    if plan.vram_slots >= total:
+    if vram_share(plan) == 1:
         return Fit.VRAM
-    if plan.vram_slots + in_ram >= total:
+    if resident_share(plan) == 1:
         return Fit.VRAM_RAM if plan.vram_slots else Fit.RAM
     return Fit.DISK
 
@@ -149,11 +149,22 @@ def _prices(machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowl
     for kv_type in KvType:
         if kv_type is not plan.kv_type:
             yield from _price(machine, footprint, replace(free, kv_type=kv_type), known, plan, Change.KV_TYPE)
+    yield from _vram_prices(machine, footprint, free, known, plan)
     step = max(GB // 2, plan.expert_ram_bytes // 10)
     for size in (plan.expert_ram_bytes + step, plan.expert_ram_bytes - step):
         if footprint.floor_bytes <= size:
             asked = replace(wishes, expert_ram=f"{size // MB}MB")
             yield from _price(machine, footprint, asked, known, plan, Change.EXPERT_RAM)
+
+
+def _vram_prices(machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowledge, plan: Plan) -> Iterator[Gain]:
+    """A step up and down of the cards' memory, and doing without."""
+    taken = sum(tier.used for tier in plan.tiers if tier.link is Link.VRAM)
+    step = max(GB // 2, taken // 10)
+    for size in (taken + step, taken - step, 0):
+        if size >= 0 and (taken or size):
+            asked = replace(wishes, vram_limit=f"{size // MB}MB")
+            yield from _price(machine, footprint, asked, known, plan, Change.VRAM_LIMIT)
 
 
 def _price(
@@ -175,17 +186,26 @@ def _price(
         first = other.first_tokens[-1]
         text = f"{other.prefill_chunk} tokens of a prompt at once, {first.high:.1f} s to answer {first.prompt_tokens}"
         yield Gain(change, text, more, _speed(other))
+    elif change is Change.VRAM_LIMIT:
+        taken, now = (sum(tier.used for tier in one.tiers if tier.link is Link.VRAM) for one in (other, plan))
+        if taken != now:
+            text = f"{format_bytes(taken)} of graphics memory" if taken else "no graphics card"
+            yield Gain(change, text, taken - now, _speed(other))
     elif other.expert_ram_bytes != plan.expert_ram_bytes:
         more = other.expert_ram_bytes - plan.expert_ram_bytes
         yield Gain(change, f"{format_bytes(other.expert_ram_bytes)} for experts", more, _speed(other))
 
 
-def _notes(machine: Machine, footprint: Footprint, plan: Plan) -> Iterator[str]:
-    cards = [gpu for gpu in machine.gpus if gpu.is_usable]
+def _notes(machine: Machine, footprint: Footprint, wishes: Wishes, plan: Plan) -> Iterator[str]:
+    cards, rooms = [gpu for gpu in machine.gpus if gpu.is_usable], vram_rooms(machine)
     if cards and not plan.vram_slots:
         names = " and ".join(gpu.name for gpu in cards)
-        needed = format_bytes(footprint.dense_bytes + plan.kv_bytes + plan.workspace_bytes)
+        needed = least_vram(footprint, plan.context, plan.prefill_chunk)
         stay, whose = ("stays", "its") if len(cards) == 1 else ("stay", "their")
-        yield f"{names} {stay} unused: the dense weights and the context take {needed}, more than {whose} free memory holds."
+        if needed <= rooms[0]:
+            yield f"{names} {stay} unused, since no graphics memory may be used."
+        else:
+            what = f"the dense weights and the context take {format_bytes(needed)}"
+            yield f"{names} {stay} unused: {what}, more than {whose} free memory holds."
     if cards and machine.pinnable is not None and plan.vram_slots and machine.pinnable < plan.expert_ram_bytes:
         yield f"Of the RAM for experts, {format_bytes(machine.pinnable)} can be registered with the graphics card."

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 from engine.config import Wishes
 from engine.errors import EngineError
-from engine.hardware.machine import Machine
+from engine.hardware.machine import Gpu, Machine
 from engine.meter import Link
-from engine.plan.footprint import Footprint
+from engine.plan.footprint import Footprint, slots_kept
 from engine.protocol import Plan, Tier
 from engine.units import MB, format_bytes, parse_bytes
 
@@ -19,6 +19,7 @@ CACHED_ROWS = 2048  # of an embedding on disk: all tokens of a prefill chunk, an
 _LEAST_TABLE_BYTES = 64 * MB
 _RESERVE_SHARE = 0.05  # of what is available, left to the rest of the computer
 _CAPPED_RESERVE_SHARE = 0.01  # where a container caps this process, the rest of the computer has its memory already
+LEAST_CARD_SLOTS = 2  # one to compute from and one to read into
 _VRAM_RESERVE_SHARE = 0.08  # of a card's free memory: its driver, the screen, and what other programs take while this one runs
 
 
@@ -28,7 +29,8 @@ class _Vram:
 
     name: str = ""
     room: int = 0
-    slots: int = 0
+    card_slots: tuple[int, ...] = ()
+    kept: int = 0  # experts that stay there
     has_dense: bool = False
 
 
@@ -45,7 +47,7 @@ def make_plan(
     """
     context, chunk = _context(footprint, wishes), _chunk(wishes)
     footprint = replace(footprint, kv_type=wishes.kv_type or footprint.kv_type)
-    vram = _vram_use(machine, footprint, context, chunk)
+    vram = _vram_use(machine, footprint, wishes.vram_limit, context, chunk)
     if vram.has_dense:
         in_ram = replace(footprint, dense_bytes=0)
     else:
@@ -54,11 +56,11 @@ def make_plan(
     if wishes.context is None and fitting is not None:
         context = fitting
     room = _room(machine, in_ram, context, chunk, has_cache=not vram.has_dense)
-    if room + vram.slots * footprint.slot_bytes < footprint.floor_bytes:
-        raise _too_little(machine, in_ram, context, chunk, fitting)
-    slots, why = _expert_slots(footprint, max(0, room), wishes.expert_ram, default_expert_ram)
-    if vram.slots:  # what a card holds need not be in RAM too, but passes through it
-        slots = max(min(slots, footprint.experts_total - vram.slots), footprint.floor_slots)
+    if room < footprint.floor_bytes:
+        raise _too_little(machine, in_ram, room, 0 if vram.has_dense else in_ram.kv_bytes(context, chunk), fitting)
+    slots, why = _expert_slots(footprint, room, wishes.expert_ram, default_expert_ram)
+    if vram.kept == footprint.experts_total:
+        slots = footprint.floor_slots  # they pass through RAM once
     layers = footprint.num_moe_layers
     plan = Plan(
         model_name=footprint.name,
@@ -77,29 +79,59 @@ def make_plan(
         prefill_chunk=chunk,
         kv_type=footprint.kv_type,
         model_bytes=footprint.model_bytes,
-        sentence=_sentence(footprint, slots, why) if not vram.slots else _vram_sentence(footprint, vram, slots),
-        vram_slots=vram.slots,
+        sentence=_vram_sentence(footprint, vram, slots) if vram.has_dense else _sentence(footprint, slots, why),
+        card_slots=vram.card_slots,
     )
     return replace(plan, tiers=_tiers(machine, footprint, plan, vram))
 
 
-def _vram_use(machine: Machine, footprint: Footprint, context: int, chunk: int) -> _Vram:
-    """Nothing where not even the dense part fits a card: layers are not split."""
-    cards = sorted((gpu for gpu in machine.gpus if gpu.is_usable), key=lambda gpu: gpu.vram_free or 0, reverse=True)
-    rooms = [int((gpu.vram_free or 0) * (1 - _VRAM_RESERVE_SHARE)) for gpu in cards]
+def vram_rooms(machine: Machine) -> list[int]:
+    """Bytes of each usable card that a model may take, the roomiest first."""
+    return [int((gpu.vram_free or 0) * (1 - _VRAM_RESERVE_SHARE)) for gpu in _cards(machine)]
+
+
+def least_vram(footprint: Footprint, context: int, chunk: int) -> int:
+    """Bytes of one card without which none is used: layers are not split."""
     fixed = footprint.dense_bytes + footprint.kv_bytes(context, chunk) + footprint.workspace_bytes(chunk, context)
-    if not rooms or rooms[0] < fixed:
+    return fixed + LEAST_CARD_SLOTS * footprint.slot_bytes
+
+
+def _cards(machine: Machine) -> list[Gpu]:
+    return sorted((gpu for gpu in machine.gpus if gpu.is_usable), key=lambda gpu: gpu.vram_free or 0, reverse=True)
+
+
+def _vram_use(machine: Machine, footprint: Footprint, limit: str | None, context: int, chunk: int) -> _Vram:
+    """The roomiest card is filled first, since layers run there."""
+    rooms, least = vram_rooms(machine), least_vram(footprint, context, chunk)
+    allowed = parse_bytes(limit, whole=sum(rooms)) if limit else sum(rooms)
+    if not rooms or rooms[0] < least or not allowed:
         return _Vram()
-    free = [rooms[0] - fixed, *rooms[1:]]
-    slots = min(footprint.experts_total, sum(room // footprint.slot_bytes for room in free))
-    return _Vram(" + ".join(gpu.name for gpu in cards), sum(rooms), slots, has_dense=True)
+    if allowed < least:
+        raise EngineError(
+            "plan.vram_limit",
+            f"{limit} of graphics memory is too little: the dense weights, the context and {LEAST_CARD_SLOTS} experts "
+            f"take {format_bytes(least)}.",
+            f"Set the graphics memory to {-(-least // MB)}MB or more, or to 0 to leave the graphics card unused.",
+        )
+    fixed, missing, card_slots = least - LEAST_CARD_SLOTS * footprint.slot_bytes, footprint.experts_total, []
+    room_left = allowed
+    for place, room in enumerate(rooms):
+        room = min(room, room_left)
+        room_left -= room
+        slots = min(missing, (room if place else room - fixed) // footprint.slot_bytes)
+        card_slots.append(slots if slots >= LEAST_CARD_SLOTS else 0)
+        missing -= card_slots[-1]
+    kept = slots_kept(card_slots, footprint.top_k, footprint.experts_total)
+    names = [gpu.name for gpu, slots in zip(_cards(machine), card_slots, strict=True) if slots]
+    return _Vram(" + ".join(names), min(allowed, sum(rooms)), tuple(card_slots), kept, has_dense=True)
 
 
 def _tiers(machine: Machine, footprint: Footprint, plan: Plan, vram: _Vram) -> tuple[Tier, ...]:
     """From the fastest to the slowest, with what each holds."""
     slots, room = sum(plan.slots_per_layer), machine.ram_available - reserve_bytes(machine)
     dense, kv, workspace = plan.dense_bytes, plan.kv_bytes, plan.workspace_bytes
-    on_card = Tier(Link.VRAM, vram.name, vram.room, dense, kv, workspace, vram.slots * footprint.slot_bytes, vram.slots)
+    held = sum(vram.card_slots)
+    on_card = Tier(Link.VRAM, vram.name, vram.room, dense, kv, workspace, held * footprint.slot_bytes, held)
     kept = (0, 0, 0) if vram.has_dense else (dense, kv, workspace)
     in_ram = Tier(Link.RAM, "RAM", room, *kept, plan.expert_ram_bytes, slots)
     drive = machine.drives[0] if machine.drives else None
@@ -213,26 +245,28 @@ def _slots_of(footprint: Footprint, budget: str) -> int:
     return min(footprint.experts_total, parse_bytes(budget, whole=footprint.experts_total) // footprint.slot_bytes)
 
 
-def _too_little(machine: Machine, footprint: Footprint, context: int, chunk: int, fitting: int | None) -> EngineError:
+def _too_little(machine: Machine, footprint: Footprint, room: int, kv_bytes: int, fitting: int | None) -> EngineError:
     limit = "this container allows" if machine.is_capped else "is available"
-    needed = machine.ram_available - _room(machine, footprint, context, chunk) + footprint.floor_bytes
-    kv = footprint.kv_bytes(context, chunk)
+    needed = machine.ram_available - room + footprint.floor_bytes
+    parts = {"dense weights": footprint.dense_bytes, "experts": footprint.floor_bytes, "context": kv_bytes}
+    words = ", ".join(f"{format_bytes(nbytes)} {part}" for part, nbytes in parts.items() if nbytes)
     return EngineError(
         "plan.too_little_memory",
         f"{footprint.name} needs {format_bytes(needed)} of memory at least "
-        f"({format_bytes(footprint.dense_bytes)} dense weights, {format_bytes(footprint.floor_bytes)} experts, "
-        f"{format_bytes(kv)} context, the rest to run), and {format_bytes(machine.ram_available)} {limit}.",
+        f"({words}, the rest to run), and {format_bytes(machine.ram_available)} {limit}.",
         f"Ask for a context of {fitting}." if fitting else "Close other programs, or take a smaller model.",
     )
 
 
 def _vram_sentence(footprint: Footprint, vram: _Vram, ram_slots: int) -> str:
     total = footprint.experts_total
-    others, rest = total - vram.slots, total - vram.slots - ram_slots
-    where = f"{vram.slots} of {total} experts in VRAM beside the dense weights"
-    if rest <= 0:
-        return f"{where}, the other {others} in RAM." if others else f"Everything fits into the memory of {vram.name}."
-    return f"{where}, {ram_slots} in RAM; {rest} are read from disk when a token needs them."
+    if vram.kept == total:
+        return f"Everything fits into the memory of {vram.name}."
+    where = f"{vram.kept} of {total} experts in VRAM beside the dense weights"
+    if ram_slots >= total:
+        return f"{where}, all of them in RAM."
+    rest = total - vram.kept - ram_slots
+    return f"{where}, {ram_slots} in RAM" + (f"; {rest} are read from disk when a token needs them." if rest > 0 else ".")
 
 
 def _sentence(footprint: Footprint, slots: int, why: str) -> str:

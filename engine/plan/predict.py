@@ -5,7 +5,7 @@ from math import comb
 
 from engine.card_rates import CardRates
 from engine.meter import Link, LinkUse, Origin, Phase, Traffic
-from engine.plan.footprint import Footprint, attention_macs, guest_slots
+from engine.plan.footprint import Footprint, attention_macs, guest_slots, slots_kept
 from engine.plan.locality import Locality
 from engine.protocol import FirstToken, Plan
 from engine.rates import Rates, at
@@ -69,20 +69,16 @@ class Hits:
 def resident_share(plan: Plan) -> float:
     """Of all experts, those in memory while a token is computed: the slots, less those that are being read into."""
     total, slots = plan.num_layers * plan.num_experts, sum(plan.slots_per_layer)
-    if slots + plan.vram_slots >= total:
+    kept = slots_kept(plan.card_slots, plan.top_k, total)
+    if slots >= total or kept >= total:
         return 1.0
-    return max(0.0, slots - min(guest_slots(plan.top_k), slots) / 2 + _kept_in_vram(plan)) / total
+    return min(1.0, (slots - min(guest_slots(plan.top_k), slots) / 2 + kept) / total)
 
 
 def vram_share(plan: Plan) -> float:
     """Of all experts, those that a card keeps."""
     total = plan.num_layers * plan.num_experts
-    return 1.0 if plan.vram_slots >= total else _kept_in_vram(plan) / total
-
-
-def _kept_in_vram(plan: Plan) -> int:
-    """Its slots without those that experts pass through."""
-    return plan.vram_slots - min(guest_slots(plan.top_k), plan.vram_slots // 2)
+    return slots_kept(plan.card_slots, plan.top_k, total) / total
 
 
 def decoded(plan: Plan, footprint: Footprint, rates: Rates, hits: Hits, context: int, card: CardRates | None = None) -> Traffic:

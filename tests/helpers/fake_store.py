@@ -132,7 +132,7 @@ def with_speed(plan: dict[str, Any], slots: int, kind: str) -> dict[str, Any]:
                                  "kv": plan["kv_bytes"], "workspace": plan["workspace_bytes"], "experts": 5 * GB, "num_experts": 529})  # fmt: skip
         plan["tiers"][1] |= {"dense": 0, "kv": 0, "workspace": 0}
         plan["ceilings_gbps"] |= {"vram": 412.0, "pcie": 24.6}
-        plan["vram_slots"] = 529
+        plan["card_slots"] = (529,)
         plan["notes"] = ["This picture is of a version that uses graphics cards."]
     return plan
 

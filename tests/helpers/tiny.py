@@ -109,16 +109,16 @@ def session_on(
     heat: Mapping[Expert, float] | None = None,
     room: Callable[[], int] = lambda: 1 << 40,
     devices: Sequence[Device] = (),
-    vram_slots: int = 0,
+    vram_slots: int | tuple[int, ...] = 0,
     fall_back: FallBack | None = None,
     **wishes: Any,
 ) -> Iterator[tuple[Session, Plan]]:
-    """A session without tokenizer; `slots_per_layer` and `vram_slots` override what the planner would give."""
+    """A session without tokenizer; `slots_per_layer` and `vram_slots`, for each card, override what the planner would give."""
     source = inspect(folder)
     plan = plan_for(source, Wishes(**{"context": 256, "kv_type": KvType.FP32, **wishes}))
     if slots_per_layer is not None:
         plan = replace(plan, slots_per_layer=(slots_per_layer,) * plan.num_layers)
-    plan = replace(plan, vram_slots=vram_slots)
+    plan = replace(plan, card_slots=vram_slots if isinstance(vram_slots, tuple) else (vram_slots,) * bool(vram_slots))
     reader = DiskReader()
     try:
         ours = kernels or Reference()

@@ -20,6 +20,7 @@ from engine.meter import Link, Phase, Traffic
 from engine.parts import open_parts
 from engine.session import FallBack, Parts, Session
 from engine.source import inspect
+from engine.tiers.copy import DeviceLost
 from engine.tiers.disk import DiskReader
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from tests.helpers.tiny import kernels_named, session_on, write_mixtral
@@ -112,7 +113,7 @@ def test_no_lane_changes_logits(folder: Path, kernels: Kernels, expected: Answer
 
 def test_two_unlike_devices(folder: Path, kernels: Kernels, expected: Answer) -> None:
     cards = devices(kernels, VRAM, VRAM // 16)
-    with session_on(folder, None, kernels, devices=cards, vram_slots=EXPERTS, expert_ram="34%") as (session, _):
+    with session_on(folder, None, kernels, devices=cards, vram_slots=(EXPERTS - 8, 8), expert_ram="34%") as (session, _):
         tiers = lanes_of(session).tiers
         assert len(tiers) == 2
         assert tiers[0].arena.num_slots > tiers[1].arena.num_slots > 0
@@ -204,7 +205,7 @@ def test_a_link_that_changes_bytes_is_refused(folder: Path, kernels: Kernels, mo
 
 def test_a_card_without_room_is_told(folder: Path, kernels: Kernels) -> None:
     with (
-        pytest.raises(EngineError, match="no room for an expert"),
+        pytest.raises(DeviceLost, match="no room for an expert"),
         session_on(folder, None, kernels, devices=devices(kernels, 1 << 10), vram_slots=6),
     ):
         pass
