@@ -15,6 +15,7 @@ from engine.experts.cache import ExpertCache
 from engine.experts.device_lanes import DeviceLanes
 from engine.experts.heat import hottest
 from engine.experts.lanes import CpuLane
+from engine.experts.on_device import OnDevice
 from engine.experts.policy import Expert, Heat
 from engine.experts.run import ExpertRunner
 from engine.experts.table import SlotTable
@@ -30,7 +31,7 @@ from engine.protocol import Plan
 from engine.session import Parts
 from engine.source import EMBEDDING, Source
 from engine.tiers.arena import RamArena
-from engine.tiers.dense import load_dense
+from engine.tiers.dense import load_placed
 from engine.tiers.disk import DiskReader
 from engine.tiers.rows import RowStore
 
@@ -62,17 +63,17 @@ def open_parts(
     arena.populate()
     rows = _rows_on_disk(source, plan, reader)
     dense = [ref for ref in source.dense.refs if rows is None or ref.name != EMBEDDING]
-    tensors = load_dense(
-        reader, [*dense, *experts.small_refs()], lambda done, total: progress("Reading the dense weights", done, total)
+    small_refs = experts.small_refs()
+    device = devices[0].device if devices else torch.device("cpu")
+    placed, small = load_placed(
+        reader, dense, small_refs, device, lambda done, total: progress("Reading the dense weights", done, total)
     )
     policy = Heat(experts.layers, experts.num_experts)
     cache = ExpertCache(experts.layers, plan.slots_per_layer, policy, guest_slots(footprint.top_k))
-    binder = ExpertBinder(experts, source.expert_format, tensors)
+    binder = ExpertBinder(experts, source.expert_format, small)
     binder.check_resident()
     binder.check_layout(arena.tensor(0), kernels.check)
     main = devices[0].kernels if devices else kernels
-    device = devices[0].device if devices else torch.device("cpu")
-    placed = {ref.name: tensors[ref.name].to(device) for ref in dense}
     if rows is not None:
         placed[EMBEDDING] = rows.data
     weights = source.dense.bind(placed, main.check, shortened=[] if rows is None else [EMBEDDING])
@@ -86,10 +87,10 @@ def open_parts(
     cpu = CpuLane(table, kernels, source.config.math, meter, experts.expert_bytes)
     lanes: CpuLane | DeviceLanes = cpu
     if devices:
-        small = {ref.name: tensors[ref.name] for ref in experts.small_refs()}
         tiers = open_tiers(devices, experts, source.expert_format, small, footprint, plan.card_slots)
-        math, hidden_size = source.config.math, footprint.hidden_size
-        lanes = DeviceLanes(tiers, cpu, arena, math, meter, experts.expert_bytes, hidden_size)
+        lanes = DeviceLanes(
+            tiers, cpu, arena, source.config.math, meter, experts.expert_bytes, footprint.hidden_size, footprint.top_k
+        )
     runner = ExpertRunner(experts, cache, arena, table, reader, lanes, meter, look_ahead, budget)
     kv = KvCache(
         footprint.num_layers, footprint.num_kv_heads, footprint.head_dim, plan.context, device, plan.kv_type,
@@ -104,6 +105,10 @@ def open_parts(
         start_lanes(lanes, runner, kept_path)
         until = time.monotonic() + _WARM_SECONDS
         lanes.warm(heat or {}, lambda wanted: runner.bring(wanted, until - time.monotonic()))
+        if len(lanes.tiers) == 1:
+            lanes.on_device = OnDevice(
+                lanes.tiers[0], experts.layers, experts.num_experts, source.config.math, arena, footprint.top_k, runner.whole
+            )
     dense_link, hot = (Link.VRAM, lanes.heat) if isinstance(lanes, DeviceLanes) else (Link.RAM, policy.heat)
     return Parts(
         model, kv, runner, hot, meter, footprint.dense_read_bytes, rows, dense_link, plan.prefill_chunk, look_ahead.announce

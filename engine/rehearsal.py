@@ -168,7 +168,7 @@ class Rehearsal:
         binder = ExpertBinder(experts, self._subject.expert_format, small)
         layers, total, slots = experts.layers, experts.num_experts, self._arena.num_slots
         tier = VramTier.open(card, binder, layers, total, shape.slot_bytes, slots, shape.top_k, 0)
-        return DeviceLanes([tier], cpu, self._arena, math, meter, experts.expert_bytes, shape.hidden_size)
+        return DeviceLanes([tier], cpu, self._arena, math, meter, experts.expert_bytes, shape.hidden_size, shape.top_k)
 
     def _session(self, num_layers: int, context: int) -> Session:
         shape, config = self._subject.footprint, replace(self._subject.config, num_layers=num_layers)

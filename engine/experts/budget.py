@@ -51,14 +51,15 @@ class SlotBudget:
     def is_due(self) -> bool:
         return self._clock() - self._looked_at >= _LOOK_SECONDS
 
-    def adjust(self) -> None:
+    def adjust(self, prepare: Callable[[], object] = lambda: None) -> None:
+        """`prepare` is called before slots go or come, if any do."""
         now = self._looked_at = self._clock()
         spare = self._room() - self._reserve
         if spare < 0:
             wanted = self.num_slots - max(-spare, _STEP_BYTES) // self._arena.stride
-            self._resize(max(self._least, wanted), now)
+            self._resize(max(self._least, wanted), now, prepare)
         elif self.num_slots < self._arena.num_slots and now - self._changed_at >= _PATIENCE_SECONDS and spare > 2 * _STEP_BYTES:
-            self._resize(min(self._arena.num_slots, self.num_slots + spare // 2 // self._arena.stride), now)
+            self._resize(min(self._arena.num_slots, self.num_slots + spare // 2 // self._arena.stride), now, prepare)
 
     def shrink(self, share: float) -> bool:
         """Give that share of the slots back at once, because memory was refused. False where there are none to spare."""
@@ -68,8 +69,11 @@ class SlotBudget:
         self._resize(wanted, self._clock())
         return True
 
-    def _resize(self, num_slots: int, now: float) -> None:
+    def _resize(self, num_slots: int, now: float, prepare: Callable[[], object] = lambda: None) -> None:
         self._changed_at = now
+        if num_slots == self.num_slots:
+            return
+        prepare()
         if num_slots < self.num_slots:
             self._cache.retire(range(num_slots, self.num_slots))
             self._arena.give_back(num_slots)

@@ -1,8 +1,11 @@
 """Which expert is in which slot. Bookkeeping alone: it moves no bytes and knows no device."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from engine.experts.policy import Expert, Policy
+
+_NONE: Mapping[Expert, int] = MappingProxyType({})
 
 
 class ExpertCache:
@@ -25,11 +28,22 @@ class ExpertCache:
         self._free = list(range(num_slots - 1, -1, -1))
         self._retired: set[int] = set()
         self._num_slots = num_slots
+        self.num_resident = 0
+        self.changes = 0  # how often an expert has come or gone
 
     @property
     def member_slots(self) -> int:
         """How many experts the policy may keep."""
         return max(0, self._num_slots - len(self._retired) - self._num_guests)
+
+    @property
+    def num_guests(self) -> int:
+        """Slots that experts pass through."""
+        return min(self._num_guests, self._num_slots - len(self._retired))
+
+    def residents(self) -> dict[Expert, int]:
+        """All of them, with their slots."""
+        return {(layer, expert): slot for layer, held in self._resident.items() for expert, slot in held.items()}
 
     def lookup(self, layer: int, expert: int) -> int | None:
         """The slot of a resident expert, or None. Changes nothing."""
@@ -65,7 +79,7 @@ class ExpertCache:
         """The expert's bytes are complete in a claimed slot."""
         assert expert not in self._resident[layer], f"expert {expert} of layer {layer} is resident already"
         self._loading.remove(slot)
-        self._resident[layer][expert] = slot
+        self._settle(layer, expert, slot)
         self._guests[layer, expert] = None
 
     def abandon(self, slot: int) -> None:
@@ -90,17 +104,27 @@ class ExpertCache:
         self._retired |= leaving
         self._make_room(self._layers[0])
 
-    def restore(self, slots: Iterable[int]) -> None:
-        """Retired slots have memory again, and are free."""
+    def restore(self, slots: Iterable[int], held: Mapping[Expert, int] = _NONE) -> None:
+        """Retired slots have memory again, and are free but for those that hold an expert, which is a member."""
+        staying = {slot: expert for expert, slot in held.items() if expert[1] not in self._resident[expert[0]]}
         for slot in slots:
             self._retired.remove(slot)
-            self._free.append(slot)
+            if slot in staying:
+                self._settle(*staying[slot], slot)
+                self._policy.admit(*staying[slot])
+            else:
+                self._free.append(slot)
+        self._make_room(self._layers[0])
+
+    def _settle(self, layer: int, expert: int, slot: int) -> None:
+        self._resident[layer][expert] = slot
+        self.num_resident += 1
+        self.changes += 1
 
     def _make_room(self, layer: int) -> None:
         """Members become guests until guests have their number of slots; `layer` was touched last."""
-        in_use = self._num_slots - len(self._retired)
         room = len(self._guests) + len(self._free) + len(self._loading)
-        for _ in range(min(self._num_guests, in_use) - room):
+        for _ in range(self.num_guests - room):
             self._demote(self._policy.victim(layer))
 
     def _demote(self, member: Expert) -> None:
@@ -109,6 +133,8 @@ class ExpertCache:
 
     def _evict(self, guest: Expert) -> int:
         del self._guests[guest]
+        self.num_resident -= 1
+        self.changes += 1
         return self._resident[guest[0]].pop(guest[1])
 
     def check_integrity(self) -> None:
@@ -118,4 +144,5 @@ class ExpertCache:
         assert slots == list(range(self._num_slots)), "a slot is lost or in use twice"
         assert all(expert in self._resident[layer] for layer, expert in self._guests), "a guest is not resident"
         room = len(self._guests) + len(self._free) + len(self._loading)
-        assert room >= min(self._num_guests, self._num_slots - len(self._retired)), f"{room} slots are left to guests"
+        assert room >= self.num_guests, f"{room} slots are left to guests"
+        assert self.num_resident == len(held), "residents are miscounted"

@@ -15,6 +15,7 @@ from engine.experts.call import Call
 from engine.experts.heat import hottest
 from engine.experts.lanes import CpuLane
 from engine.experts.miss import MissPath
+from engine.experts.on_device import OnDevice
 from engine.experts.policy import Expert
 from engine.experts.vram import VramTier
 from engine.kernels.weights import ExpertMath
@@ -49,20 +50,25 @@ class DeviceLanes:
         meter: Meter,
         expert_bytes: int,
         hidden_size: int,
+        top_k: int,
     ) -> None:
         self.tiers, self._cpu, self.ram = tiers, cpu, ram
         self.path = MissPath(_UNKNOWN)
-        self._math, self._meter, self._expert_bytes, self._hidden_size = math, meter, expert_bytes, hidden_size
+        self._math, self._meter, self._expert_bytes = math, meter, expert_bytes
+        self._hidden_size, self._top_k = hidden_size, top_k
         self._is_decode = False
         self._begun = 0.0
         self._steps: list[_Step] = []  # since the host last waited for the devices
         self._timings: list[tuple[Timing, int]] = []  # with the bytes of each
         self._reading: list[Copy] = []  # may still read RAM
         self._hits = self._tokens_without_hit = 0
+        self.on_device: OnDevice | None = None  # for the caller to set
 
     @property
     def notice(self) -> str:
-        """A sentence where the cache in VRAM serves nobody."""
+        """A sentence where the cache in VRAM serves nobody, or the device fetches other bytes than it should."""
+        if self.on_device is not None and self.on_device.is_wrong:
+            return "Experts go to the graphics card by the host's hand, since the card itself fetched other bytes."
         count = self._tokens_without_hit
         return f"None of the last {count} tokens found an expert in VRAM." if count >= _PATIENCE else ""
 
@@ -70,11 +76,23 @@ class DeviceLanes:
         self._is_decode, self._begun, self._hits = phase is Phase.DECODE, time.perf_counter(), 0
         for tier in self.tiers:
             if tier.budget.is_due():
-                self.release()
-                tier.budget.adjust()
+                tier.budget.adjust(self.release)
+        if self.on_device is not None:
+            if self._is_decode:
+                self.on_device.begin(is_by_link=self.path.gathers_all(self._top_k))
+            else:
+                self.on_device.look()
 
     def holds(self, expert: Expert) -> bool:
-        return self._tier_of(expert).cache.lookup(*expert) is not None
+        return self._tier_of(expert).slot_of(expert) is not None
+
+    def alone(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor | None:
+        if self.on_device is None or not self.on_device.is_on:
+            return None
+        entered = time.perf_counter()
+        y = self.on_device(layer, x, ids, weights)
+        self._meter.add(Link.VRAM, 0, time.perf_counter() - entered)  # what the device takes longer, the token's end waits for
+        return y
 
     def begin(self, call: Call) -> list[Expert]:
         self._learn()
@@ -102,15 +120,35 @@ class DeviceLanes:
         return self.tiers[0].kernels.combine(call.outputs, call.weights)
 
     def release(self) -> None:
+        self._finish_copies()
+        if self.on_device is not None:
+            self.on_device.take_back()
+
+    def _finish_copies(self) -> None:
         for copy in self._reading:
             self._meter.add(Link.PCIE, 0, copy.finish())
         self._reading.clear()
 
     def end_pass(self) -> None:
         self._learn()
-        if self._is_decode:
-            self.path.end_token(time.perf_counter() - self._begun)
-            self._tokens_without_hit = 0 if self._hits else self._tokens_without_hit + 1
+        if not self._is_decode:
+            return
+        seconds = time.perf_counter() - self._begun
+        is_alone = self.on_device is not None and self.on_device.is_on
+        if self.on_device is not None:
+            self._count_alone(*self.on_device.end(seconds))
+        if not is_alone:
+            self.path.end_token(seconds)
+        self._tokens_without_hit = 0 if self._hits else self._tokens_without_hit + 1
+
+    def _count_alone(self, hits: int, misses: int) -> None:
+        """What a device did by itself. The link's seconds follow from what it was seen to give."""
+        self._hits += hits
+        self._meter.lookups(hits + misses, 0)
+        self._meter.in_vram(hits)
+        self._meter.add(Link.VRAM, (hits + misses) * self._expert_bytes, 0.0)
+        self._meter.add(Link.PCIE, misses * self._expert_bytes, misses * self.path.lanes.link.each)
+        (self._meter.derived.add if misses else self._meter.derived.discard)(Link.PCIE)
 
     def kept(self) -> Any:
         return self.path.kept()
@@ -137,8 +175,8 @@ class DeviceLanes:
 
     def shrink(self, share: float) -> bool:
         """Give so much of the slots back, as memory was refused. False where that is not possible any more."""
-        self.release()
         self._learn()
+        self.release()
         return sum(tier.budget.shrink(share) for tier in self.tiers) > 0
 
     def _tier_of(self, expert: Expert) -> VramTier:
@@ -173,7 +211,7 @@ class DeviceLanes:
         """All of a prompt's experts through the guests' slots: while some are computed, the next are on their way."""
         waiting = list(slots)
         before: tuple[dict[Expert, int], Copy] | None = None
-        half = max(1, tier.num_guests // 2)
+        half = max(1, tier.cache.num_guests // 2)
         while waiting or before:
             places = tier.claim(waiting[:half], before[0] if before else ())
             arriving = (places, self._bring(tier, places, slots)) if places else None
@@ -231,7 +269,7 @@ class DeviceLanes:
 
     def _learn(self) -> None:
         """What has been under way since the last time: seconds for the meter and for the miss path."""
-        self.release()
+        self._finish_copies()
         for timing, nbytes in self._timings:
             self._meter.add(Link.VRAM, nbytes, timing.seconds())
         self._timings.clear()

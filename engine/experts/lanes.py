@@ -28,6 +28,10 @@ class Lanes(Protocol):
         """Whether it needs no RAM."""
         ...
 
+    def alone(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor | None:
+        """All of a decoded token's layer, [1, H], where the host need not know what was routed; None where it must."""
+        ...
+
     def begin(self, call: Call) -> list[Expert]:
         """Which of the call's experts RAM has to serve, in their order."""
         ...
@@ -63,6 +67,9 @@ class CpuLane:
 
     def holds(self, expert: Expert) -> bool:
         return False
+
+    def alone(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor | None:
+        return None
 
     def begin(self, call: Call) -> list[Expert]:
         return call.wanted

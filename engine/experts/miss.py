@@ -79,6 +79,10 @@ class MissPath:
             return min(misses, gathered + 1) if due == "link" else max(0, gathered - 1)
         return gathered
 
+    def gathers_all(self, most: int) -> bool:
+        """Whether the split in use has the link serve every miss, of up to so many in a layer-step."""
+        return all(self._split_of(self.in_use, misses) == misses for misses in range(1, most + 1))
+
     def saw(self, gathered: int, computed: int, link_seconds: float, cpu_seconds: float) -> None:
         """How a layer-step went: when either lane had ended, from the step's start; 0 for a lane that was not used."""
         self._steps.append(gathered + computed)

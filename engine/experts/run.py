@@ -74,9 +74,7 @@ class ExpertRunner:
         self._guessed = set()
         self._unasked.update(self._reads)
         if self._budget.is_due():
-            self._settle()
-            self._lanes.release()
-            self._budget.adjust()
+            self._budget.adjust(self._let_go)
 
     def shrink(self, share: float) -> bool:
         """A device refused memory: give so much of its slots back. False where there is none to give."""
@@ -118,11 +116,24 @@ class ExpertRunner:
                 count += 1
                 progress(count)
 
+    def whole(self) -> list[int] | None:
+        """RAM's slots of all experts, layer by layer; None where some are absent."""
+        layers, count = self._experts.layers, self._experts.num_experts
+        if self._cache.num_resident < len(layers) * count:
+            return None
+        held = self._cache.residents()
+        return [held[layer, expert] for layer in layers for expert in range(count)]
+
     def first_slots(self, count: int) -> list[int]:
         """The slots of some experts, read now where none is there."""
         layer = self._experts.layers[0]
         some = [(layer, expert) for expert in range(min(count, self._experts.num_experts))]
         return list(self.bring(some, _LONG_SECONDS).values())
+
+    def _let_go(self) -> None:
+        """Nobody reads a slot, and nothing is on its way into one."""
+        self._settle()
+        self._lanes.release()
 
     def _settle(self) -> None:
         """Until nothing is on its way."""
@@ -133,6 +144,8 @@ class ExpertRunner:
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Weighted sum of each token's experts: x [T, H], ids [T, k], weights [T, k] to [T, H]. Raises `EngineError`."""
+        if self._is_decode and (alone := self._lanes.alone(layer, x, ids, weights)) is not None:
+            return alone
         call = Call(layer, x, ids, weights)
         wanted = self._lanes.begin(call)
         while not self._landed.empty():

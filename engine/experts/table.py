@@ -1,5 +1,6 @@
 """Binds experts to slots at the price of moving their addresses. Knows the descriptors' addresses, not what else is in them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -7,6 +8,8 @@ import torch
 
 from engine.experts.bind import ExpertBinder, Matrices
 from engine.experts.policy import Expert
+from engine.kernels.gpu.cache import Described
+from engine.kernels.gpu.shape import shape_at
 from engine.kernels.kernels import Kernels
 from engine.kernels.native import ExpertTable
 
@@ -103,3 +106,31 @@ class DeviceTable(SlotTable):
     def bind(self, slot: int, expert: Expert) -> None:
         super().bind(slot, expert)
         self.words[slot].copy_(self._words[slot], non_blocking=True)
+
+    def adopt(self, held: Mapping[Expert, int], words: torch.Tensor, slots: Sequence[int]) -> None:
+        """The device has put these experts there by itself: `words` [S, W] on it are the descriptors of all `slots` [S]."""
+        for expert, slot in held.items():
+            self._experts[slot], self._held[slot] = expert, None
+        self.words[torch.tensor(slots, device=self.words.device)] = words
+
+    def described(self, experts: Sequence[Expert]) -> Described:
+        """Of experts whether they are there or not. One is there at least, whose shapes the kernels read."""
+        bound = [self._known(expert) for expert in experts]
+        entry = next(entry for entry in self.entries if entry.up.rows)
+        up, down = shape_at(entry.up), shape_at(entry.down)
+        assert up is not None, "experts that the kernels read"
+        assert down is not None, "experts that the kernels read"
+        return Described(torch.stack([one.words for one in bound]), torch.stack([one.is_inside for one in bound]), up, down)
+
+    def words_in(self, slot: int, expert: Expert) -> torch.Tensor:
+        """The descriptor [W] of an expert in that slot, in the host's memory."""
+        bound = self._known(expert)
+        return bound.words + bound.is_inside * self._arena.address(slot)
+
+    def _known(self, expert: Expert) -> _Bound:
+        if expert not in self._bound:
+            before = self._experts[0]
+            self._bind_first(0, expert)
+            if before is not None:
+                super().bind(0, before)
+        return self._bound[expert]

@@ -47,6 +47,7 @@ class VramTier:
     own: Collection[Expert] = ()  # those that belong to this device, where there are several
     wanted: Sequence[Expert] = ()  # of the layer at work, those that are this device's
     hits: dict[Expert, int] = field(default_factory=dict)  # of them, with their slots
+    ceded: dict[Expert, int] = field(default_factory=dict)  # in slots that the device fills by itself: see `Gathered.look`
 
     @classmethod
     def open(
@@ -70,15 +71,14 @@ class VramTier:
         budget = SlotBudget(cache, arena, min(guests + 1, _LEAST_SLOTS), reserve_bytes, accelerator.free_bytes)
         return cls(accelerator, device.kernels, arena, policy, cache, table, budget)
 
-    @property
-    def num_guests(self) -> int:
-        """Slots that experts pass through."""
-        return self.arena.num_slots - self.cache.member_slots
+    def slot_of(self, expert: Expert) -> int | None:
+        slot = self.cache.lookup(*expert)
+        return self.ceded.get(expert) if slot is None else slot
 
     def look_up(self, wanted: Sequence[Expert]) -> None:
         """Which of these it holds, and where."""
         self.wanted = wanted
-        self.hits = {expert: slot for expert in wanted if (slot := self.cache.lookup(*expert)) is not None}
+        self.hits = {expert: slot for expert in wanted if (slot := self.slot_of(expert)) is not None}
 
     def claim(self, experts: Sequence[Expert], keep: Collection[Expert]) -> dict[Expert, int]:
         """Slots for the first of these experts, as many as can be had without a hit or one of `keep` leaving."""

@@ -57,6 +57,10 @@ class Accelerator(Protocol):
         """Whether the device reads this memory of the host's by itself from now on. What it does not comes by a detour."""
         ...
 
+    def reads(self, memory: torch.Tensor) -> bool:
+        """Whether what runs on the device finds this memory of the host's at the address that it has here."""
+        ...
+
     def release(self, memory: torch.Tensor) -> None:
         """Take that back, before the memory's pages go to other programs."""
 

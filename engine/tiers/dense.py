@@ -1,7 +1,7 @@
-"""Loads the weights that every token needs into RAM, as published. The experts are not its business."""
+"""Loads the weights that every token needs, as published. The experts are not its business."""
 
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
@@ -15,6 +15,7 @@ from engine.tiers.disk import DiskReader
 _SPAN = 16 << 20  # bytes of one read: large enough for any drive's best rate
 _GAP = 1 << 20  # bytes worth reading over rather than starting another read
 _IN_FLIGHT = 4
+_PART = 256 << 20  # bytes in RAM at once of what goes to a device
 _ALIGNMENT = 64  # a cache line, so that any view of a tensor is aligned
 
 
@@ -39,6 +40,43 @@ def load_dense(reader: DiskReader, refs: Iterable[TensorRef], progress: Callable
     pool = torch.frombuffer(aligned_memory(max(size, 1)), dtype=torch.uint8)
     _read_spans(reader, _spans(refs, places), pool, progress)
     return {ref.name: pool[places[ref.name] : places[ref.name] + ref.nbytes] for ref in refs}
+
+
+def load_placed(
+    reader: DiskReader,
+    refs: Sequence[TensorRef],
+    beside: Sequence[TensorRef],
+    device: torch.device,
+    progress: Callable[[int, int], None],
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """As `load_dense`; the tensors of `refs` go to the device, a part of them in RAM at a time. Those `beside` stay in RAM."""
+    if device.type == "cpu":
+        tensors = load_dense(reader, [*refs, *beside], progress)
+        return tensors, tensors
+    total, done = sum(ref.nbytes for ref in (*refs, *beside)), 0
+
+    def load(some: Sequence[TensorRef]) -> dict[str, torch.Tensor]:
+        nonlocal done
+        before, done = done, done + sum(ref.nbytes for ref in some)
+        return load_dense(reader, some, lambda count, _: progress(before + count, total))
+
+    placed: dict[str, torch.Tensor] = {}
+    for part in _in_parts(refs):
+        placed |= {name: tensor.to(device) for name, tensor in load(part).items()}
+    return placed, load(beside)
+
+
+def _in_parts(refs: Iterable[TensorRef]) -> Iterator[list[TensorRef]]:
+    """Neighbours in the files, of about `_PART` bytes together."""
+    part, nbytes = list[TensorRef](), 0
+    for ref in sorted(refs, key=lambda ref: (ref.file, ref.offset)):
+        part.append(ref)
+        nbytes += ref.nbytes
+        if nbytes >= _PART:
+            yield part
+            part, nbytes = [], 0
+    if part:
+        yield part
 
 
 def _spans(refs: list[TensorRef], places: dict[str, int]) -> list[_Span]:

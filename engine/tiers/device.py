@@ -1,5 +1,7 @@
 """Graphics cards through torch: CUDA and ROCm, XPU, MPS by one interface. See `Accelerator`."""
 
+import ctypes
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -11,6 +13,7 @@ from engine.tiers.copy import DeviceLost, Pairs, refused
 from engine.tiers.pin import PinnedMemory, Ring
 
 _T = TypeVar("_T")
+_SAME_ADDRESSES = 91  # CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
 
 
 class TorchAccelerator:
@@ -26,6 +29,7 @@ class TorchAccelerator:
         self._stream = _guarded(lambda: torch.Stream(device=device))
         self._pinned = PinnedMemory(_Cuda(device) if device.type == "cuda" else _Nothing(), pin_bytes)
         self._ring = Ring(self._buffer)
+        self._has_same_addresses = _has_same_addresses(device)
 
     def free_bytes(self) -> int:
         free, _ = _guarded(lambda: torch.accelerator.get_memory_info(self.device))
@@ -41,6 +45,9 @@ class TorchAccelerator:
 
     def register(self, memory: torch.Tensor) -> bool:
         return self._pinned.register(memory)
+
+    def reads(self, memory: torch.Tensor) -> bool:
+        return self._has_same_addresses and self._pinned.has(memory)
 
     def release(self, memory: torch.Tensor) -> None:
         self._pinned.release(memory)
@@ -105,6 +112,21 @@ class _Nothing:
         return False
 
     def remove(self, address: int) -> None: ...
+
+
+def _has_same_addresses(device: torch.device) -> bool:
+    """Whether a device finds registered memory where the host does. Torch has no word for it, NVIDIA's driver has (CUDA Driver
+    API, cuDeviceGetAttribute); of others nothing is known."""
+    if device.type != "cuda" or torch.version.hip:
+        return False
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    number, value = ctypes.c_int(), ctypes.c_int()
+    if driver.cuDeviceGet(ctypes.byref(number), device.index or 0):
+        return False
+    return not driver.cuDeviceGetAttribute(ctypes.byref(value), _SAME_ADDRESSES, number) and value.value == 1
 
 
 class _Copy:

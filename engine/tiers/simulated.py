@@ -66,6 +66,9 @@ class SimulatedAccelerator:
     def register(self, memory: torch.Tensor) -> bool:
         return self.pinned.register(memory)
 
+    def reads(self, memory: torch.Tensor) -> bool:
+        return self.pinned.has(memory)
+
     def release(self, memory: torch.Tensor) -> None:
         self.pinned.release(memory)
 

@@ -55,7 +55,10 @@ def test_whatever_happens_a_slot_holds_what_was_last_loaded_into_it(num_slots: i
             retired = rng.sample(range(num_slots), num_slots // 3)
             cache.retire(retired)
         elif retired and rng.random() < 0.1:
-            cache.restore(retired)
+            absent = [(one, expert) for one in range(LAYERS) for expert in range(EXPERTS) if cache.lookup(one, expert) is None]
+            filled = dict(zip(rng.sample(absent, len(absent)), rng.sample(retired, len(retired) // 2), strict=False))
+            cache.restore(retired, filled)  # what somebody else has put there
+            content |= {slot: expert for expert, slot in filled.items()}
             retired = []
         cache.check_integrity()
         for owner, expert in resident(cache):
@@ -115,6 +118,18 @@ def test_retired_slots_are_not_used_and_serve_again_when_restored() -> None:
     cache.check_integrity()
     cache.restore(range(6))
     assert decode() == 12
+    cache.check_integrity()
+
+
+def test_what_others_put_into_retired_slots_is_there_when_they_are_restored() -> None:
+    cache = make(12)
+    load(cache, 0, 1)
+    cache.retire(range(4, 12))
+    cache.restore(range(4, 12), {(1, 2): 7, (0, 1): 8, (3, 3): 9})
+    assert (cache.lookup(1, 2), cache.lookup(3, 3)) == (7, 9)
+    assert cache.lookup(0, 1) not in (8, None), "it was there already"
+    assert cache.num_resident == len(cache.residents()) == 3
+    assert all(cache.claim(()) is not None for _ in range(9)), "the others are free"
     cache.check_integrity()
 
 

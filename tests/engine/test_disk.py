@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from engine.checkpoint.experts import Run
+from engine.checkpoint.safetensors import TensorRef
 from engine.config import Sampling, Wishes
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.hardware.drive import Drive
 from engine.hardware.machine import DriveKind
 from engine.protocol import ChatMessage
+from engine.tiers import dense
 from engine.tiers.arena import BLOCK, RamArena, align_up, aligned_memory
 from engine.tiers.disk import DiskReader
 from tests.helpers.tiny import session_on, write_mixtral
@@ -321,3 +323,31 @@ def test_what_only_waits_can_be_cancelled_and_is_then_never_written(tmp_path: Pa
     reader.close()
     assert done.empty()
     assert bytes(targets[1][:8192]) == bytes(8192)
+
+
+def test_what_goes_to_a_device_passes_through_memory_in_parts(
+    reader: DiskReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.tiers.dense._PART", 30_000)
+    file = tmp_path / "data"
+    data = os.urandom(100_000)
+    file.write_bytes(data)
+    refs = [TensorRef(f"t{number}", file, number * 10_000, 10_000, "U8", (10_000,)) for number in range(10)]
+    loaded, told = [], []
+    load = dense.load_dense
+
+    def note(reader: DiskReader, some: list[TensorRef], progress: Any) -> dict[str, torch.Tensor]:
+        loaded.append(sum(ref.nbytes for ref in some))
+        return load(reader, some, progress)
+
+    monkeypatch.setattr(dense, "load_dense", note)
+    placed, small = dense.load_placed(reader, refs[1:], refs[:1], torch.device("meta"), lambda *now: told.append(now))
+    assert max(loaded) <= 30_000
+    assert sum(loaded) == len(data)
+    assert {name: tensor.device.type for name, tensor in placed.items()} == {f"t{number}": "meta" for number in range(1, 10)}
+    assert bytes(small["t0"].tolist()) == data[:10_000]
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1] == (len(data), len(data))
+    in_ram, beside = dense.load_placed(reader, refs[1:], refs[:1], torch.device("cpu"), lambda *_: None)
+    assert in_ram is beside
+    assert bytes(in_ram["t7"].tolist()) == data[70_000:80_000]

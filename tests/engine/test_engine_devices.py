@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,9 +38,24 @@ def reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.engine.open_kernels", lambda: (Reference(), ""))
 
 
+class CardKernels(Reference):
+    """Of a card that may go: torch then raises what it raises for everything else too."""
+
+    def __init__(self, accelerator: SimulatedAccelerator) -> None:
+        super().__init__()
+        self._accelerator = accelerator
+
+    def moe(self, *arguments: Any, **others: Any) -> torch.Tensor | None:
+        try:
+            self._accelerator.free_bytes()
+        except DeviceLost as lost:
+            raise RuntimeError(str(lost)) from None
+        return super().moe(*arguments, **others)
+
+
 def card(vram_bytes: int) -> tuple[SimulatedAccelerator, OpenDevices]:
     accelerator = SimulatedAccelerator(Simulation(vram_bytes), "Card 9000")
-    return accelerator, lambda _: ([Device(accelerator, Reference())], "")
+    return accelerator, lambda _: ([Device(accelerator, CardKernels(accelerator))], "")
 
 
 def answer(engine: Engine, at_token: Callable[[int], None] = lambda _: None) -> tuple[str, list[set[Link]]]:

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 
 from engine.kernels.gpu.cache import Bank, Cache, Described
-from engine.kernels.gpu.experts import DeviceExperts, describe
+from engine.kernels.gpu.experts import DeviceExperts
 from engine.kernels.gpu.shape import WORDS, Form, MatrixShape
 from engine.kernels.native import ExpertTable
 from engine.kernels.weights import Activation, ExpertMath, Weight
 from engine.tiers.arena import BLOCK, RamArena, align_up
 from engine.tiers.vram import VramArena
+from tests.gpu.described import describe
 from tests.gpu.layers import make_layer, moved, route
 from tests.gpu.setting import Row, Setting
 from tests.kernels.matrices import relative_error

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import torch
 
 from engine.experts.device_lanes import DeviceLanes
 from engine.experts.miss import Split
-from engine.kernels.gpu.experts import DeviceExperts, describe
 from engine.measure import knowledge_of
 from engine.meter import Link, Phase, Traffic, merged
 from engine.plan.predict import Hits, decoded
@@ -66,9 +66,8 @@ def splits(setting: Setting) -> list[Row]:
 
     def hold(split: Split) -> Callable[[Session], None]:
         def fix(session: Session) -> None:
-            lanes = session._parts.experts._lanes
-            assert isinstance(lanes, DeviceLanes)
-            lanes.path.in_use = lanes.path._now = split
+            lanes = lanes_of(session)
+            lanes.path.in_use, lanes.path._now, lanes.on_device = split, split, None
 
         return fix
 
@@ -114,57 +113,29 @@ def _bytes(traffic: Any, link: Link) -> int:
 
 
 def without_host(setting: Setting) -> list[Row]:
-    """The same model where the device itself decides what comes and goes."""
-    if setting.kernels.launcher is None:
-        return [{"what": "skipped", "why": "Triton does not run here"}]
+    """The same model where the device itself decides what comes and goes, which the engine does where the link serves all misses."""
     rows = []
     for share in _SHARES:
-        with running(setting, 1 / 64) as (session, _, total):
-            experts, arena = _device_experts(setting, session, max(1, int(share * total)))
-            model, kv, count = session._parts.model, session._parts.kv, setting.sizes.tokens
-            session.sync(prompt(setting, 4))
-
-            def steps(number: int) -> None:
-                with torch.inference_mode():
-                    for _ in range(number):
-                        token = torch.randint(3, 259, (1,))
-                        model(token, kv, experts)  # noqa: B023
-                        kv.advance(1)  # noqa: B023
-                setting.wait()
-
-            steps(setting.sizes.warm)
-            before, moved = experts.counters.tolist(), experts.bytes_moved
-            seconds = wall(lambda: steps(count))  # noqa: B023
-            hits, misses = (now - then for now, then in zip(experts.counters.tolist(), before, strict=True))
+        with running(setting, share) as (session, _, _):
+            lanes = lanes_of(session)
+            lanes.path.in_use = lanes.path._now = Split.GPU
+            ids, _ = answer(session, prompt(setting, 16), max(setting.sizes.warm, 16))
+            records = [session.step(ids[-1])[1] for _ in range(setting.sizes.tokens)]
+            seen, on_device = merged(records), lanes.on_device
+            assert on_device is not None, "one card"
             rows.append({
-                "what": f"{share:.0%} in VRAM", "tokens/s": count / seconds, "VRAM hits": hits / (hits + misses),
-                "PCIe MB/token": (experts.bytes_moved - moved) / count / 1e6,
+                "what": f"{share:.0%} in VRAM", "decided by": "the device" if on_device.is_on else "the host",
+                "tokens/s": 1 / median(record.seconds for record in records),
+                "VRAM hits": seen.vram_hits / (seen.hits + seen.misses),
+                "PCIe MB/token": _bytes(seen, Link.PCIE) / len(records) / 1e6,
             })  # fmt: skip
-            del arena
     return rows
 
 
-def _device_experts(setting: Setting, session: Session, num_slots: int) -> tuple[DeviceExperts, VramArena]:
-    runner, sizes = session._parts.experts, setting.sizes
-    layers, top_k = range(sizes.layers), sizes.shape.top_k
-    arena, table, cache = runner._arena, runner._table, runner._cache
-    slots = [cache.lookup(layer, expert) for layer in layers for expert in range(sizes.shape.num_experts)]
-    assert None not in slots, "every expert is in RAM"
-    places = [slot for slot in slots if slot is not None]
-    described = describe([(table, slot, arena.address(slot)) for slot in places], arena.stride)
-    vram = VramArena(setting.device.accelerator, arena.stride, max(num_slots, sizes.layers * top_k))
-    each = vram.num_slots // sizes.layers * sizes.layers
-    experts = DeviceExperts(
-        setting.kernels, runner_math(session), described, [arena.address(slot) for slot in places],
-        [vram.address(slot) for slot in range(each)], arena.stride, layers, top_k,
-    )  # fmt: skip
-    return experts, vram
-
-
-def runner_math(session: Session) -> Any:
+def lanes_of(session: Session) -> DeviceLanes:
     lanes = session._parts.experts._lanes
     assert isinstance(lanes, DeviceLanes)
-    return lanes._math
+    return lanes
 
 
 def prefill(setting: Setting) -> list[Row]:

@@ -174,6 +174,45 @@ def test_everything_in_vram_needs_no_link(folder: Path, kernels: Kernels) -> Non
         assert Link.PCIE not in last.links
 
 
+def test_where_every_expert_is_in_vram_the_host_is_not_asked(
+    folder: Path, kernels: Kernels, expected: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session_on(folder, None, kernels, devices=devices(kernels, VRAM), vram_slots=EXPERTS, expert_ram="100%") as (
+        session,
+        _,
+    ):
+        lanes = lanes_of(session)
+        (tier,), on_device = lanes.tiers, lanes.on_device
+        assert on_device is not None
+        bring_all(session)
+        logits, _ = session.sync(PROMPT)
+        with monkeypatch.context() as patched:
+            patched.setattr("engine.experts.run.Call", None)
+            for theirs in expected.logits:
+                assert torch.equal(logits, theirs)
+                logits, traffic = session.step(int(theirs.argmax()))
+        assert traffic.vram_hits == traffic.hits == 3 * 2
+        assert lanes.heat(), "and yet it learns what was used"
+        tier.cache.retire([0])  # another program takes some
+        session.step(5)
+        assert not on_device.is_on
+
+
+def test_two_devices_with_room_for_all_hold_all(folder: Path, kernels: Kernels, expected: Answer) -> None:
+    cards = devices(kernels, VRAM, VRAM)
+    with session_on(folder, None, kernels, devices=cards, vram_slots=(EXPERTS - 7, 7), expert_ram="100%") as (session, _):
+        bring_all(session)
+        told = answer(session)
+        assert_same(told, expected)
+        assert all(record.vram_hits == record.hits for record in told.records)
+
+
+def bring_all(session: Session) -> None:
+    """Every expert to its device, as a warm start does."""
+    lanes, runner = lanes_of(session), session._parts.experts
+    lanes.warm({(layer, expert): 1.0 for layer in range(3) for expert in range(8)}, lambda wanted: runner.bring(wanted, 60.0))
+
+
 def test_a_cache_that_serves_nobody_is_told(folder: Path, kernels: Kernels) -> None:
     with session_on(folder, None, kernels, devices=devices(kernels, VRAM), vram_slots=4, expert_ram="100%") as (session, _):
         lanes = lanes_of(session)

@@ -10,30 +10,9 @@ from typing import Any
 import torch
 
 from engine.kernels.gpu.cache import Bank, Cache, Described
-from engine.kernels.gpu.kernels import DeviceKernels, words_of
-from engine.kernels.gpu.shape import POINTERS, WORDS, shape_at
-from engine.kernels.native import ExpertTable
+from engine.kernels.gpu.kernels import DeviceKernels
+from engine.kernels.gpu.shape import WORDS
 from engine.kernels.weights import ExpertMath
-
-
-def describe(tables: Sequence[tuple[ExpertTable, int, int]], stride: int) -> Described:
-    """Of each expert a table that has it, its slot there, and where that slot of `stride` bytes begins.
-
-    Raises `AssertionError` for experts that these kernels do not read: see `shape_at`.
-    """
-    rows, inside = [], []
-    for table, slot, start in tables:
-        words = words_of(table, torch.device("cpu")).cpu()[slot]
-        own = torch.zeros(WORDS, dtype=torch.int64)
-        own[list(POINTERS)] = 1
-        own &= (words >= start) & (words < start + stride)
-        rows.append(words - own * start)
-        inside.append(own)
-    entry = tables[0][0].entries[tables[0][1]]
-    up, down = shape_at(entry.up), shape_at(entry.down)
-    assert up is not None, "experts that the kernels read"
-    assert down is not None, "experts that the kernels read"
-    return Described(torch.stack(rows), torch.stack(inside), up, down)
 
 
 class DeviceExperts:
@@ -80,16 +59,48 @@ class DeviceExperts:
         """Hits and misses so far, on the device: read them when the host waits anyway."""
 
     @property
+    def words(self) -> torch.Tensor:
+        """The descriptors of its slots, int64 [N, W] on the device."""
+        return self._bank.words
+
+    def hold(self, experts: Sequence[int]) -> None:
+        """What its slots hold before the first step, -1 for nothing: in each layer's share the first leaves first."""
+        cache, bank = self._cache, self._bank
+        expert_of = torch.tensor(experts, dtype=torch.int32)
+        places = (expert_of >= 0).nonzero().flatten()
+        numbers = expert_of[places].long()
+        slot_of = torch.full((len(cache.slot_of),), -1, dtype=torch.int32)
+        slot_of[numbers] = places.int()
+        cache.expert_of.copy_(expert_of)
+        cache.slot_of.copy_(slot_of)
+        cache.stamps.copy_(torch.where(expert_of >= 0, torch.arange(len(experts)), -1))
+        cache.clock.fill_(len(experts))
+        places, numbers = places.to(bank.words.device), numbers.to(bank.words.device)
+        starts = bank.described.is_inside[numbers] * bank.targets[places, None]
+        bank.words[places] = bank.described.words[numbers] + starts
+
+    def held(self) -> list[int]:
+        """The expert in each of its slots, -1 for none. Waits for the device."""
+        return self._cache.expert_of.tolist()
+
+    @property
     def bytes_moved(self) -> int:
         """Over the link so far. Waits for the device."""
         return int(self.counters[1]) * self.slot_bytes
 
-    def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Weighted sum of each token's experts: x fp32 [T, H], ids int32 [T, k], weights fp32 [T, k] to [T, H]."""
+    def fetch(self, layer: int, ids: torch.Tensor) -> torch.Tensor:
+        """Have these experts in the device's memory: ids int32 [T, k] to their slots int32 [T, k]."""
         assert ids.numel() <= len(self._cache.moved_slots), f"{ids.numel()} pairs in a step"
         place, count = self._place[layer], self._slots_each
-        slots = self._launcher.resolve(ids, self._cache, self.counters, place * self._num_experts, place * count, count)
+        slots: torch.Tensor = self._launcher.resolve(
+            ids, self._cache, self.counters, place * self._num_experts, place * count, count
+        )
         self._launcher.gather(self._cache, self._bank)
+        return slots
+
+    def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Weighted sum of each token's experts: x fp32 [T, H], ids int32 [T, k], weights fp32 [T, k] to [T, H]."""
+        slots = self.fetch(layer, ids)
         outputs = x.new_empty(*ids.shape, x.shape[1])
         self._launcher.moe(self._bank.words, self._up_down, x, slots, outputs, self._math)
         return self._kernels.combine(outputs, weights)

@@ -160,6 +160,19 @@ class DeviceKernels(Reference):
         if not is_right:
             self._give_up("it computes wrong numbers on this device")
 
+    def reads(self, table: ExpertTable) -> bool:
+        """Whether Triton's kernels take its experts, of which one is there at least."""
+        return self._launcher is not None and None not in self._shapes_of(table)
+
+    def tries(self, run: Callable[[], object]) -> bool:
+        """Whether Triton does that; where it refuses, torch does everything from now on."""
+
+        def done() -> bool:
+            run()
+            return True
+
+        return self._try(done, lambda: False)
+
     def _try(self, run: Callable[[], _T], otherwise: Callable[[], _T]) -> _T:
         from triton.errors import TritonError
 

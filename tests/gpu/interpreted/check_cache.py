@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from engine.kernels.gpu.cache import Cache
-from engine.kernels.gpu.experts import DeviceExperts, describe
+from engine.kernels.gpu.experts import DeviceExperts
 from engine.kernels.gpu.kernels import DeviceKernels
 from engine.kernels.native import ExpertTable
 from engine.kernels.reference import Reference
 from engine.kernels.weights import ExpertMath, Weight
+from tests.gpu.described import describe
 from tests.kernels.matrices import EXACT, FOUR_BIT, relative_error
 
 LAYERS, EXPERTS, TOP_K = 2, 9, 3

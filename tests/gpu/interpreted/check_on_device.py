@@ -1,0 +1,178 @@
+"""Decoded tokens whose experts the device fetches by itself: the host's answer, whatever comes and goes, and back again."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.experts.device_lanes import DeviceLanes
+from engine.experts.miss import Split
+from engine.experts.on_device import OnDevice
+from engine.experts.vram import Device
+from engine.kernels.gpu.kernels import DeviceKernels
+from engine.meter import Link, Traffic
+from engine.session import Session
+from engine.tiers.simulated import SimulatedAccelerator, Simulation
+from tests.helpers.tiny import session_on, write_mixtral
+
+LAYERS, EXPERTS, TOP_K = 2, 8, 2
+PROMPT = torch.randint(3, 259, (12,), generator=torch.Generator().manual_seed(3)).tolist()
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_mixtral(tmp_path_factory.mktemp("on-device") / "model", torch.bfloat16, num_hidden_layers=LAYERS)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.experts.on_device._TRIAL_TOKENS", 2)
+    monkeypatch.setattr("engine.experts.on_device._WORSE", 1e9)  # the interpreter is no measure of speed
+    monkeypatch.setattr("engine.experts.on_device._OTHER_TIMES", 1e9)
+
+
+@contextmanager
+def running(folder: Path, kernels: DeviceKernels, vram_slots: int) -> Iterator[tuple[Session, DeviceLanes, OnDevice]]:
+    """With every expert in RAM, and the link serving all misses."""
+    device = Device(SimulatedAccelerator(Simulation(8 << 20)), kernels)
+    with session_on(folder, devices=[device], vram_slots=vram_slots, expert_ram="100%") as (session, _):
+        runner = session._parts.experts
+        every = [(layer, expert) for layer in range(LAYERS) for expert in range(EXPERTS)]
+        runner.load([one for one in every if runner._cache.lookup(*one) is None], 60.0, lambda _: None)
+        lanes = runner._lanes
+        assert isinstance(lanes, DeviceLanes)
+        assert lanes.on_device is not None
+        lanes.path.in_use = lanes.path._now = Split.GPU
+        yield session, lanes, lanes.on_device
+
+
+def answer(session: Session, steps: int, at_step: Callable[[int], None] = lambda _: None) -> list[tuple[torch.Tensor, Traffic]]:
+    """Logits after the prompt and after each greedy token, with what that moved."""
+    told = [session.sync([*session.tokens, *PROMPT])]
+    for step in range(steps):
+        at_step(step)
+        told.append(session.step(int(told[-1][0].argmax())))
+    return told
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[torch.Tensor]:
+    with session_on(folder, expert_ram="100%") as (session, _):
+        return [logits for _ in range(2) for logits, _ in answer(session, STEPS)]
+
+
+def assert_close(told: list[tuple[torch.Tensor, Traffic]], expected: list[torch.Tensor]) -> None:
+    for (ours, _), theirs in zip(told, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("vram_slots", [12, 9])
+def test_two_answers(kernels: DeviceKernels, folder: Path, expected: list[torch.Tensor], vram_slots: int) -> None:
+    """The second one's prompt is read by the host with what the device has brought meanwhile."""
+    was_on: list[bool] = []
+    with running(folder, kernels, vram_slots) as (session, lanes, on_device):
+        told = [one for _ in range(2) for one in answer(session, STEPS, lambda _: was_on.append(on_device.is_on))]
+        (tier,) = lanes.tiers
+        assert on_device.is_on
+        lanes.release()
+        tier.cache.check_integrity()
+        for expert, slot in tier.cache.residents().items():
+            assert torch.equal(tier.table.words[slot], tier.table.words_in(slot, expert))
+        assert kernels.launcher is not None, kernels.notice
+    assert_close(told, expected)
+    assert was_on[:2] == [False, False]
+    assert all(was_on[3:STEPS])
+    assert all(was_on[STEPS + 1 :])
+    traffic = [record for _, record in told[-STEPS:]]
+    lookups = LAYERS * TOP_K
+    assert all(record.hits == lookups and not record.misses for record in traffic)
+    gathered = sum(record.links[Link.PCIE].bytes for record in traffic if Link.PCIE in record.links)
+    missed = sum(lookups - record.vram_hits for record in traffic)
+    assert missed > 0, "some experts came"
+    assert gathered % missed == 0, "and the meter has their bytes"
+    assert lanes.heat()
+
+
+def test_it_begins_with_what_the_host_has_brought(kernels: DeviceKernels, folder: Path) -> None:
+    with running(folder, kernels, 12) as (session, lanes, on_device):
+        (tier,), seen = lanes.tiers, []
+
+        def look(_: int) -> None:
+            if not on_device.gathers:
+                seen.append(tier.cache.residents())
+
+        answer(session, 4, look)
+        assert on_device.gathers
+        on_device.look()
+        before = {expert for expert, slot in seen[-1].items() if slot >= tier.cache.num_guests}
+        assert before & tier.ceded.keys()
+
+
+def test_slots_stolen_in_mid_run(
+    kernels: DeviceKernels, folder: Path, expected: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.tiers.vram._CHUNK", 1)
+    monkeypatch.setattr("engine.experts.budget._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("engine.experts.budget._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("engine.experts.budget._STEP_BYTES", 1)
+    was_on: list[bool] = []
+    with running(folder, kernels, 14) as (session, lanes, on_device):
+        (tier,) = lanes.tiers
+        accelerator = tier.accelerator
+        assert isinstance(accelerator, SimulatedAccelerator)
+
+        def steal(step: int) -> None:
+            was_on.append(on_device.gathers)
+            if step == 5:
+                accelerator.others = accelerator.free_bytes() + 2 * tier.arena.stride
+
+        told = answer(session, STEPS, steal)
+        assert tier.budget.num_slots < 14
+        tier.cache.check_integrity()
+    assert was_on[5]
+    assert_close(told, expected[: STEPS + 1])
+
+
+def test_experts_that_leave_ram_end_it(kernels: DeviceKernels, folder: Path, expected: list[torch.Tensor]) -> None:
+    """The device reads RAM by addresses: the host takes over before they change."""
+    was_on: list[bool] = []
+    with running(folder, kernels, 12) as (session, _, on_device):
+        runner = session._parts.experts
+
+        def steal(step: int) -> None:
+            was_on.append(on_device.gathers)
+            if step == 5:
+                runner._budget._resize(runner._budget.num_slots - 4, 0.0, runner._let_go)
+
+        told = answer(session, STEPS, steal)
+        assert not on_device.gathers
+    assert was_on[5]
+    assert not any(was_on[6:])
+    assert_close(told, expected[: STEPS + 1])
+
+
+def test_a_device_that_is_slower_gives_the_tokens_back(
+    kernels: DeviceKernels, folder: Path, expected: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.experts.on_device._WORSE", 0.0)
+    was_on: list[bool] = []
+    with running(folder, kernels, 12) as (session, _, on_device):
+        told = answer(session, STEPS, lambda _: was_on.append(on_device.gathers))
+    assert was_on == [False, False, False, True, True, *[False] * (STEPS - 5)]
+    assert_close(told, expected[: STEPS + 1])
+
+
+def test_a_device_that_brings_other_bytes_is_not_used(
+    kernels: DeviceKernels, folder: Path, expected: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.kernels.gpu.launcher.Launcher.gather", lambda *_: None)
+    with running(folder, kernels, 12) as (session, lanes, on_device):
+        told = answer(session, STEPS)
+        assert on_device.is_wrong
+        assert not on_device.is_on
+        assert "other bytes" in lanes.notice
+        lanes.tiers[0].cache.check_integrity()
+    assert_close(told, expected[: STEPS + 1])
