@@ -27,7 +27,7 @@ from engine.rehearsal import Rehearsal, Subject, layer_matrices
 from engine.tiers.disk import DiskReader
 
 SECONDS = 3.0
-_PARTS = 1 + 1 + len(ROWS) + 2 + len(BATCHES) + 3
+_PARTS = 1 + 1 + len(ROWS) + 2 + len(BATCHES) + 4
 _MANY = 4  # experts of a layer-step, beside a step of one
 
 
@@ -64,7 +64,10 @@ def measure_card(
     of_experts = expert_gbps(subject, tier.table, slots, top_k, 1, place, clock.part())
     of_dense = dense_gbps(matrices, place, clock.part())
     outside = median(rehearsal.around(clock.part() / 2))
-    layers = max(0.0, median(rehearsal.decode(0.0, clock.part()).seconds) - outside) / rehearsal.num_layers
+    layers, resident = (
+        max(0.0, median(seconds) - outside) / rehearsal.num_layers
+        for seconds in (rehearsal.decode(0.0, clock.part()).seconds, rehearsal.resident(clock.part()))
+    )
     costs = measure_lanes(lanes, rehearsal.runner.first_slots(_MANY))
     by_bytes = layer_seconds_by_bytes(subject, rehearsal, of_dense, of_experts)
     head = subject.footprint.head_bytes / of_dense / 1e9
@@ -72,7 +75,8 @@ def measure_card(
     return CardRates(
         vram_gbps=max(rehearsal.memory.nbytes / median(passes) / 1e9, of_experts, of_dense),
         expert_gbps=of_experts, dense_gbps=of_dense, kv_gbps=kv_gbps,
-        layer_seconds=max(0.0, layers - by_bytes), token_seconds=token_seconds, attention_gmacs=gmacs,
+        layer_seconds=max(0.0, layers - by_bytes),
+        resident_layer_seconds=max(0.0, min(layers, resident) - by_bytes), token_seconds=token_seconds, attention_gmacs=gmacs,
         experts_by_rows=((1.0, of_experts), *by_rows),
         dense_by_tokens=dense_by_tokens(subject, rehearsal, of_dense, prompts, outside),
         lanes=costs,

@@ -75,6 +75,7 @@ class CardRates:
     dense_gbps: float
     kv_gbps: float
     layer_seconds: float
+    resident_layer_seconds: float  # where the card has all experts, and is left to itself
     token_seconds: float
     attention_gmacs: float
     experts_by_rows: Curve
@@ -97,7 +98,10 @@ class CardRates:
     def is_usable(self) -> bool:
         """Every figure is one that a card can have, as a file may hold anything."""
         speeds = (self.vram_gbps, self.expert_gbps, self.dense_gbps, self.kv_gbps, self.attention_gmacs)
-        fixed = (self.layer_seconds, self.token_seconds, self.lanes.link.fixed, self.lanes.cpu.fixed, self.lanes.ram_each)
+        fixed = (
+            self.layer_seconds, self.resident_layer_seconds, self.token_seconds, self.lanes.link.fixed, self.lanes.cpu.fixed,
+            self.lanes.ram_each,
+        )  # fmt: skip
         each = (self.lanes.link.each, self.lanes.cpu.each)
         return (
             all(is_speed(value) for value in speeds)

@@ -259,7 +259,9 @@ def bench_rows(weight_format: str, rates: Rates) -> Iterator[tuple[str, str]]:
 
 def card_rows(name: str, rates: CardRates) -> Iterator[tuple[str, str]]:
     yield name, f"{rates.vram_gbps:.0f} GB/s of its memory, experts {rates.expert_gbps:.0f}, dense {rates.dense_gbps:.0f}"
-    yield "Its layers", f"{rates.layer_seconds * 1e6:.0f} µs beyond their bytes, {rates.token_seconds * 1e3:.1f} ms a token"
+    layers, resident = rates.layer_seconds * 1e6, rates.resident_layer_seconds * 1e6
+    yield "Its layers", f"{layers:.0f} µs beyond their bytes, {resident:.0f} with all experts there"
+    yield "Its tokens", f"{rates.token_seconds * 1e3:.1f} ms beyond their layers"
     link, cpu = rates.lanes.link, rates.lanes.cpu
     yield "Gathering", f"{link.each * 1e6:.0f} µs an expert and {link.fixed * 1e6:.0f} µs a step"
     yield "The CPU", f"{cpu.each * 1e6:.0f} µs an expert and {cpu.fixed * 1e6:.0f} µs a step"

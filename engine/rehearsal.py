@@ -6,7 +6,7 @@ Which experts are asked for is made up, so that the share of misses is known.
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from engine.experts.cache import ExpertCache
 from engine.experts.device_lanes import DeviceLanes
 from engine.experts.lanes import CpuLane
 from engine.experts.policy import Expert, Heat
+from engine.experts.resident import Resident
 from engine.experts.run import ExpertRunner
 from engine.experts.table import SlotTable
 from engine.experts.vram import Device, VramTier
@@ -193,6 +194,20 @@ class Rehearsal:
         times = _timed_steps(session, seconds)
         return Steps(script.misses - before, times)
 
+    def resident(self, seconds: float) -> list[float]:
+        """Seconds of tokens whose experts are left to the card, as it does where it holds them all."""
+        assert isinstance(self.lanes, DeviceLanes), "a rehearsal with a card"
+        (tier,), script, layers = self.lanes.tiers, self.runner.script, self._subject.experts.layers[: self.num_moe_layers]
+        resident = Resident(tier, layers, self._subject.experts.num_experts, self._subject.config.math)
+        resident.look()
+        present = {layer: torch.tensor([script.present(layer)], dtype=torch.int32, device=self._device) for layer in layers}
+        self.runner.alone = lambda layer, x, weights: resident(layer, x, present[layer], weights)
+        session = self._session(self.num_layers, _POSITIONS)
+        session.step(1)
+        times = _timed_steps(session, seconds)
+        self.runner.alone = None
+        return times
+
     def prompt(self, tokens: int, seconds: float) -> float:
         """Seconds of a batch through the first `PROMPT_LAYERS` layers without their experts, the best of some."""
         runner, session = self.runner, self._session(min(PROMPT_LAYERS, self.num_layers), _BATCH)
@@ -242,8 +257,11 @@ class Script:
         """Present is from now on what this one holds."""
         self._cache = cache
 
+    def present(self, layer: int) -> list[int]:
+        return [expert for expert in range(self._num_experts) if self._cache.lookup(layer, expert) is not None]
+
     def _drawn(self, layer: int) -> list[int]:
-        present = [expert for expert in range(self._num_experts) if self._cache.lookup(layer, expert) is not None]
+        present = self.present(layer)
         absent = [expert for expert in range(self._num_experts) if expert not in set(present)]
         wanted = sum(self._draw.random() < self.miss_share for _ in range(self._top_k))
         count = min(len(absent), max(wanted, self._top_k - len(present)))
@@ -253,8 +271,11 @@ class Script:
 
 class _Scripted(ExpertRunner):
     script: Script
+    alone: Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor] | None = None  # of layer, x and weights
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        if self.alone is not None:
+            return self.alone(layer, x, weights)
         if self.script.is_silent:
             return torch.zeros_like(x)
         return super().__call__(layer, x, torch.tensor([self.script.ids(layer)], dtype=torch.int32), weights)

@@ -22,11 +22,16 @@ class Resident:
         if cache.num_resident < len(self._layers) * self._num_experts:
             return False
         if cache.changes != self._changes:
-            slots = [cache.lookup(layer, expert) for layer in self._layers for expert in range(self._num_experts)]
-            table = torch.tensor(slots, dtype=torch.int32).view(len(self._layers), -1).to(self._tier.accelerator.device)
-            self._slots = dict(zip(self._layers, table, strict=True))
+            self.look()
             self._changes = cache.changes
         return True
+
+    def look(self) -> None:
+        """Where every expert is; those that are absent must not be asked for."""
+        held = self._tier.cache.residents()
+        slots = [held.get((layer, expert), -1) for layer in self._layers for expert in range(self._num_experts)]
+        table = torch.tensor(slots, dtype=torch.int32).view(len(self._layers), -1).to(self._tier.accelerator.device)
+        self._slots = dict(zip(self._layers, table, strict=True))
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Weighted sum of each token's experts: x fp32 [T, H], ids int32 [T, k], weights fp32 [T, k] to [T, H]."""

@@ -87,7 +87,7 @@ def decoded(plan: Plan, footprint: Footprint, rates: Rates, hits: Hits, context:
     kv_bytes = replace(footprint, kv_type=plan.kv_type).kv_read_bytes(context)
     of = rates if card is None else card
     dense = footprint.block_bytes / of.dense_gbps / 1e9 + kv_bytes / of.kv_gbps / 1e9
-    dense += footprint.num_layers * of.layer_seconds
+    dense += footprint.num_layers * (of.layer_seconds if card is None or hits.in_vram < 1 else card.resident_layer_seconds)
     head = footprint.head_bytes / of.dense_gbps / 1e9
     fixed_bytes = footprint.dense_read_bytes + kv_bytes
     if card is None:

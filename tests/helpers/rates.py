@@ -17,7 +17,7 @@ RATES = Rates(
     dense_by_tokens=((1.0, 30.0), (16.0, 14.0), (64.0, 4.5), (512.0, 0.5)), expert_bytes=10_000_000, seconds=1.0,
 )  # fmt: skip
 CARD = CardRates(
-    vram_gbps=400.0, expert_gbps=250.0, dense_gbps=320.0, kv_gbps=200.0, layer_seconds=1.5e-4, token_seconds=2e-3,
+    vram_gbps=400.0, expert_gbps=250.0, dense_gbps=320.0, kv_gbps=200.0, layer_seconds=1.5e-4, resident_layer_seconds=1.2e-4, token_seconds=2e-3,
     attention_gmacs=5000.0, experts_by_rows=((1.0, 250.0), (16.0, 200.0), (64.0, 80.0)),
     dense_by_tokens=((1.0, 320.0), (64.0, 150.0), (512.0, 40.0)),
     lanes=LaneCosts(Lane(20e-6, 0.42e-3), Lane(60e-6, 0.4e-3), 0.25e-3), expert_bytes=10_000_000, seconds=1.0,
