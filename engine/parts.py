@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from engine.captured import Captured, CudaGraphs
 from engine.checkpoint.experts import Run
 from engine.devices import open_tiers, start_lanes
 from engine.experts.bind import ExpertBinder
@@ -24,6 +25,7 @@ from engine.hardware.probe import probe
 from engine.kernels.kernels import Kernels
 from engine.kv.cache import KvCache
 from engine.meter import Link, Meter
+from engine.models.decoder import Decoder
 from engine.models.lookahead import NextRouter
 from engine.plan.footprint import guest_slots
 from engine.plan.plan import CACHED_ROWS, reserve_bytes
@@ -109,9 +111,13 @@ def open_parts(
             lanes.on_device = OnDevice(
                 lanes.tiers[0], experts.layers, experts.num_experts, source.config.math, arena, footprint.top_k, runner.whole
             )
+    captured = None
+    if isinstance(lanes, DeviceLanes) and lanes.on_device is not None and device.type == "cuda" and isinstance(model, Decoder):
+        captured = Captured(model, kv, lanes.on_device, CudaGraphs())
     dense_link, hot = (Link.VRAM, lanes.heat) if isinstance(lanes, DeviceLanes) else (Link.RAM, policy.heat)
     return Parts(
-        model, kv, runner, hot, meter, footprint.dense_read_bytes, rows, dense_link, plan.prefill_chunk, look_ahead.announce
+        model, kv, runner, hot, meter, footprint.dense_read_bytes, rows, dense_link, plan.prefill_chunk, look_ahead.announce,
+        captured,
     )  # fmt: skip
 
 

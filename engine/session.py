@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from engine.captured import Captured
 from engine.errors import EngineError
 from engine.experts.policy import Expert
 from engine.experts.run import ExpertRunner
@@ -32,7 +33,7 @@ class Parts:
 
     With `rows` the model's embedding is the table of the rows that these hold, and it is told the tokens' places there too.
     `dense_link` is where the dense weights lie: RAM or VRAM. `chunk` tokens of a prompt are read at once. `announce` is told
-    the tokens of each pass before it.
+    the tokens of each pass before it. `captured` is for tokens whose experts are left to a device.
     """
 
     model: Model
@@ -45,6 +46,7 @@ class Parts:
     dense_link: Link = Link.RAM
     chunk: int = PREFILL_CHUNK
     announce: Callable[[Sequence[int]], None] = lambda _: None
+    captured: Captured | None = None
 
 
 FallBack = Callable[[str], Parts]
@@ -229,7 +231,12 @@ class Session:
             return y
 
         parts.announce(tokens)
-        logits = parts.model(torch.tensor(tokens), parts.kv, experts, self._places(tokens)).cpu()
+        given, places, logits = torch.tensor(tokens), self._places(tokens), None
+        if parts.captured is not None and self.recorder is None and len(tokens) == 1:
+            if should_stop():
+                raise Cancelled
+            logits = parts.captured(given, places)
+        logits = (parts.model(given, parts.kv, experts, places) if logits is None else logits).cpu()
         read_bytes = parts.dense_bytes + parts.kv.read_bytes(len(tokens))
         parts.meter.add(parts.dense_link, read_bytes, time.perf_counter() - begun - in_experts)
         return logits

@@ -165,7 +165,7 @@ class DeviceLanes:
         for tier in self.tiers:
             own = {expert: value for expert, value in heat.items() if self._tier_of(expert) is tier}
             tier.policy.warm(own)
-            waiting = hottest(own, tier.cache.member_slots)
+            waiting = hottest(own, tier.most_kept)
             while waiting and (slots := bring(waiting)):
                 places = tier.claim(list(slots), ())
                 tier.bring(places, [self.ram.tensor(slots[expert]) for expert in places]).finish()
@@ -181,7 +181,7 @@ class DeviceLanes:
 
     def _tier_of(self, expert: Expert) -> VramTier:
         """Which device an expert belongs to."""
-        return self.tiers[0] if len(self.tiers) == 1 else next(tier for tier in self.tiers if expert in tier.own)
+        return next(tier for tier in self.tiers if expert in tier.own)
 
     def _divide(self, call: Call, slots: dict[Expert, int]) -> None:
         """Some are gathered while the CPU computes the others. The warmest are gathered, as they will be wanted again."""

@@ -37,7 +37,7 @@ class Gathered:
         self._numbers = {expert: number for number, expert in enumerate(experts)}
         self._own: list[int] = []  # the device's slots, in its order
         self._device_experts: DeviceExperts | None = None
-        self._counted = [0, 0]
+        self._missed = 0
 
     @property
     def is_on(self) -> bool:
@@ -68,7 +68,7 @@ class Gathered:
         )  # fmt: skip
         self._device_experts.hold([-1 if one is None else self._numbers[one] for one in order])
         if kernels.tries(self._fetch_some) and self._is_right(ram_slots):
-            self._counted = self._device_experts.counters.tolist()
+            self.misses()
             return True
         self.end()
         return False
@@ -77,13 +77,11 @@ class Gathered:
         assert self._device_experts is not None, "it is on"
         return self._device_experts(layer, x, ids, weights)
 
-    def counts(self) -> tuple[int, int]:
-        """Experts that were there and that came, since it was asked last. Waits for the device."""
+    def misses(self) -> int:
+        """Experts that came since it was asked last. Waits for the device."""
         assert self._device_experts is not None, "it is on"
-        now = self._device_experts.counters.tolist()
-        hits, misses = (one - before for one, before in zip(now, self._counted, strict=True))
-        self._counted = now
-        return hits, misses
+        before, self._missed = self._missed, int(self._device_experts.counters[1])
+        return self._missed - before
 
     def look(self) -> None:
         """Tell the host which experts are in the device's slots. Waits for the device."""

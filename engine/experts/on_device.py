@@ -45,7 +45,8 @@ class OnDevice:
         self._resident = Resident(tier, layers, num_experts, math)
         self._gathered = Gathered(tier, experts, layers, math, ram, top_k)
         self._way: Resident | Gathered | None = None  # of the token under way
-        self._routed: list[tuple[int, torch.Tensor]] = []
+        self.routed: list[tuple[int, torch.Tensor]] = []  # of the token under way: layers and ids [1, k]
+        self.epoch = 0  # another one with each way and memory of its own, which addresses tell apart
         self._host: deque[float] = deque(maxlen=_TRIAL_TOKENS)  # seconds of the last tokens of either side
         self._device: deque[float] = deque(maxlen=_TRIAL_TOKENS)
         self._first: float | None = None  # the middle of the device's first tokens, once it was compared with the host's
@@ -64,7 +65,7 @@ class OnDevice:
 
     def begin(self, *, is_by_link: bool) -> None:
         """A decoded token follows; `is_by_link` says that the link would serve all of its misses."""
-        self._routed.clear()
+        self.routed.clear()
         self._way = None
         if self._gathered.is_on:
             if is_by_link and not self._is_given_up():
@@ -79,7 +80,7 @@ class OnDevice:
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Weighted sum of a token's experts: x fp32 [1, H], ids int32 [1, k], weights fp32 [1, k] to [1, H]."""
         assert self._way is not None, "it has begun"
-        self._routed.append((layer, ids))
+        self.routed.append((layer, ids))
         return self._way(layer, x, ids, weights)
 
     def end(self, seconds: float) -> tuple[int, int]:
@@ -88,13 +89,14 @@ class OnDevice:
         if self._way is None:
             self._host.append(seconds)
             return 0, 0
-        numbers = torch.cat([ids for _, ids in self._routed]).cpu().tolist()
-        for (layer, _), experts in zip(self._routed, numbers, strict=True):
+        numbers = torch.cat([ids for _, ids in self.routed]).cpu().tolist()
+        for (layer, _), experts in zip(self.routed, numbers, strict=True):
             self._tier.policy.touch(layer, experts)
-        if self._way is not self._gathered:
-            return sum(map(len, numbers)), 0
-        self._device.append(seconds)
-        return self._gathered.counts()
+        total, misses = sum(map(len, numbers)), 0
+        if self._way is self._gathered:
+            self._device.append(seconds)
+            misses = self._gathered.misses()
+        return total - misses, misses
 
     def look(self) -> None:
         """The host computes a prompt with what is there."""
@@ -107,6 +109,7 @@ class OnDevice:
         self._way = None
         if self._gathered.is_on:
             self._gathered.end()
+            self.epoch += 1
             self._device.clear()
             self._first = None
 
@@ -118,6 +121,7 @@ class OnDevice:
         if not all(self._tier.accelerator.reads(self._ram.tensor(slot)) for slot in slots):
             return False
         self.is_wrong = not self._gathered.begin(slots)
+        self.epoch += 1
         self._held_until = self._token + _HELD_TOKENS
         return not self.is_wrong
 

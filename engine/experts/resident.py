@@ -13,7 +13,8 @@ class Resident:
 
     def __init__(self, tier: VramTier, layers: Sequence[int], num_experts: int, math: ExpertMath) -> None:
         self._tier, self._layers, self._num_experts, self._math = tier, layers, num_experts, math
-        self._slots: dict[int, torch.Tensor] = {}  # of a layer's experts, int32 [E] on the device
+        self._slots = torch.empty(len(layers), num_experts, dtype=torch.int32, device=tier.accelerator.device)
+        self._places = {layer: place for place, layer in enumerate(layers)}
         self._changes = -1
 
     def is_ready(self) -> bool:
@@ -30,12 +31,11 @@ class Resident:
         """Where every expert is; those that are absent must not be asked for."""
         held = self._tier.cache.residents()
         slots = [held.get((layer, expert), -1) for layer in self._layers for expert in range(self._num_experts)]
-        table = torch.tensor(slots, dtype=torch.int32).view(len(self._layers), -1).to(self._tier.accelerator.device)
-        self._slots = dict(zip(self._layers, table, strict=True))
+        self._slots.copy_(torch.tensor(slots, dtype=torch.int32).view_as(self._slots))
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Weighted sum of each token's experts: x fp32 [T, H], ids int32 [T, k], weights fp32 [T, k] to [T, H]."""
-        slots = self._slots[layer].index_select(0, ids.flatten()).view_as(ids)
+        slots = self._slots[self._places[layer]].index_select(0, ids.flatten()).view_as(ids)
         y = self._tier.kernels.moe(self._tier.table, x, slots, None, weights, self._math)
         assert y is not None, "there are weights"
         return y

@@ -44,7 +44,7 @@ class VramTier:
     cache: ExpertCache
     table: DeviceTable
     budget: SlotBudget
-    own: Collection[Expert] = ()  # those that belong to this device, where there are several
+    own: Collection[Expert]  # those that belong to this device
     wanted: Sequence[Expert] = ()  # of the layer at work, those that are this device's
     hits: dict[Expert, int] = field(default_factory=dict)  # of them, with their slots
     ceded: dict[Expert, int] = field(default_factory=dict)  # in slots that the device fills by itself: see `Gathered.look`
@@ -69,7 +69,14 @@ class VramTier:
         cache = ExpertCache(layers, [arena.num_slots], policy, guests)
         table = DeviceTable(arena, binder, accelerator.device)
         budget = SlotBudget(cache, arena, min(guests + 1, _LEAST_SLOTS), reserve_bytes, accelerator.free_bytes)
-        return cls(accelerator, device.kernels, arena, policy, cache, table, budget)
+        own = frozenset((layer, expert) for layer in layers for expert in range(num_experts))
+        return cls(accelerator, device.kernels, arena, policy, cache, table, budget, own)
+
+    @property
+    def most_kept(self) -> int:
+        """Experts that stay: with a slot for each of its own no other passes through."""
+        slots = self.budget.num_slots
+        return slots if slots >= len(self.own) else self.cache.member_slots
 
     def slot_of(self, expert: Expert) -> int | None:
         slot = self.cache.lookup(*expert)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.config import KvType
+from engine.kernels.spec import Start
 
 _BLOCK, _SCALE = 32, 2
 DTYPES = {KvType.FP32: torch.float32, KvType.BF16: torch.bfloat16, KvType.Q8: torch.uint8}
@@ -30,10 +31,24 @@ def first(rows: torch.Tensor, dim: int) -> torch.Tensor:
     return rows[..., : width(rows.dtype, dim)]
 
 
-def keep(rows: torch.Tensor, start: int, x: torch.Tensor) -> None:
+def keep(rows: torch.Tensor, start: Start, x: torch.Tensor) -> None:
     """Write x fp32 [T, H, D] as the rows from `start` on of rows [H, S, ...]."""
     x = x.transpose(0, 1)
-    rows[:, start : start + x.shape[1]] = _encoded(x) if rows.dtype == torch.uint8 else x
+    kept = _encoded(x) if rows.dtype == torch.uint8 else x
+    if isinstance(start, int):
+        rows[:, start : start + x.shape[1]] = kept
+    else:
+        rows.index_copy_(1, start, kept.to(rows.dtype))
+
+
+def upto(rows: torch.Tensor, start: Start, count: int) -> torch.Tensor:
+    """Those that the last of `count` tokens from `start` on sees, or may see."""
+    return rows[:, : start + count] if isinstance(start, int) else rows
+
+
+def row_of(start: Start) -> torch.Tensor | None:
+    """For `Kernels.attention`."""
+    return None if isinstance(start, int) else start
 
 
 def numbers(rows: torch.Tensor) -> torch.Tensor:

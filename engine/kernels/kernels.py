@@ -52,6 +52,7 @@ class Kernels(Protocol):
         window: int | None = None,
         sinks: torch.Tensor | None = None,
         softcap: float = 0.0,
+        row: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
 
     def attention_block(self, spec: AttentionSpec) -> AttentionBlock: ...

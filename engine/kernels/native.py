@@ -31,7 +31,7 @@ from engine.kernels.abi import (
 )  # fmt: skip
 from engine.kernels.delta import ComposedDelta, DeltaBlock, DeltaBlockSpec, States
 from engine.kernels.kept import dim_of
-from engine.kernels.spec import AttentionBlock, AttentionSpec, FeedForward, Rotation, Router
+from engine.kernels.spec import AttentionBlock, AttentionSpec, FeedForward, Rotation, Router, Start
 from engine.kernels.weights import SILU, ExpertMath, Format, Weight, plain
 
 _SPIN_US = 100  # longer than a decode layer's pauses between two calls, shorter than anybody notices
@@ -193,9 +193,11 @@ class Native:
         window: int | None = None,
         sinks: torch.Tensor | None = None,
         softcap: float = 0.0,
+        row: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Causal attention of the last T positions: q [T, Hq, D], keys and values [Hkv, S, D] as `engine.kernels.kept` has
-        them, to [T, Hq, Dv]."""
+        them, to [T, Hq, Dv]. With `row` int64 [1] the one token of q is in that row, and does not see those behind it."""
+        assert row is None, "here shapes may differ from token to token"
         assert q.dtype == torch.float32, "q: fp32"
         assert keys.dtype == values.dtype and keys.dtype in _KV_TYPES, "keys, values: kept alike"  # noqa: PT018
         assert q.stride(2) == keys.stride(2) == values.stride(2) == 1, "q, keys, values: dense in their last dimension"
@@ -263,8 +265,9 @@ class _BoundAttention:
         self._run = native.lib.stoker_attention_block
 
     def __call__(
-        self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: int
+        self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: Start
     ) -> torch.Tensor:
+        assert isinstance(start, int), "here shapes may differ from token to token"
         cosine, sine = rotation
         tokens, call = len(x), self._call
         assert x.dtype == cosine.dtype == torch.float32, "x, rotation: fp32"

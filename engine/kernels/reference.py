@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 
 from engine.kernels.delta import ComposedDelta, DeltaBlock, DeltaBlockSpec
-from engine.kernels.kept import dim_of, keep, numbers
+from engine.kernels.kept import dim_of, keep, numbers, row_of, upto
 from engine.kernels.native import ExpertTable
-from engine.kernels.spec import AttentionBlock, AttentionSpec, FeedForward, Rotation, Router
+from engine.kernels.spec import AttentionBlock, AttentionSpec, FeedForward, Rotation, Router, Start
 from engine.kernels.weights import SILU, Activation, ExpertMath, Format, ScaleType, Weight
 
 _SCRATCH_BYTES = 4 << 20  # an upcast block that stays in the CPU's cache: 13 GB/s of bf16 read, against 1.5 without
@@ -95,17 +95,17 @@ class Reference:
     def attention_block(self, spec: AttentionSpec) -> AttentionBlock:
         """As `Native.attention_block`."""
 
-        def block(x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: int) -> torch.Tensor:
+        def block(x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: Start) -> torch.Tensor:
             normed = rms_norm(x, spec.input_norm, spec.eps)
             q, k, v = (self.linear(normed, weight).view(len(x), -1, spec.head_dim) for weight in (spec.q, spec.k, spec.v))
             if spec.q_norm is not None and spec.k_norm is not None:
                 q, k = rms_norm(q, spec.q_norm, spec.eps), rms_norm(k, spec.k_norm, spec.eps)  # [T, heads, D]
-            end = start + len(x)
             keep(keys, start, rotate(k, rotation))
             keep(values, start, v)
+            seen = (upto(part, start, len(x)) for part in (keys, values))
             mixed = self.attention(
-                rotate(q, rotation), keys[:, :end], values[:, :end],
-                scale=spec.scale, window=spec.window, sinks=spec.sinks, softcap=spec.softcap,
+                rotate(q, rotation), *seen, scale=spec.scale, window=spec.window, sinks=spec.sinks, softcap=spec.softcap,
+                row=row_of(start),
             )  # [T, Hq, D]  # fmt: skip
             x += self.linear(mixed.flatten(1), spec.o)
             return rms_norm(x, spec.post_norm, spec.eps)
@@ -135,12 +135,13 @@ class Reference:
         window: int | None = None,
         sinks: torch.Tensor | None = None,
         softcap: float = 0.0,
+        row: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As `Native.attention`. Many logits are made a part at a time: some heads, and some queries with what they see."""
         (count, heads, _), (kv_heads, total) = q.shape, keys.shape[:2]
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        if count * heads * total <= MOST_LOGITS:
-            return _attend(q, keys, values, scale, window, sinks, softcap)
+        if row is not None or count * heads * total <= MOST_LOGITS:
+            return _attend(q, keys, values, scale, window, sinks, softcap, row)
         group = heads // kv_heads
         at_once = max(1, MOST_LOGITS // (group * total))
         y = q.new_empty(count, heads, dim_of(values))
@@ -161,7 +162,7 @@ class Reference:
 
 def _attend(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int | None, sinks: torch.Tensor | None,
-    softcap: float,
+    softcap: float, row: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     count, total, kv_heads = q.shape[0], keys.shape[1], keys.shape[0]
     keys, values = (numbers(part).to(q.dtype) for part in (keys, values))
@@ -169,7 +170,7 @@ def _attend(
     logits = torch.einsum("tkgd,ksd->kgts", grouped, keys).mul_(scale)  # [Hkv, Hq / Hkv, T, S]
     if softcap:
         logits.div_(softcap).tanh_().mul_(softcap)
-    position = torch.arange(total - count, total, device=q.device)[:, None]
+    position = (torch.arange(total - count, total, device=q.device) if row is None else row)[:, None]
     seen = torch.arange(total, device=q.device)[None, :]
     mask = seen <= position if window is None else (seen <= position) & (seen > position - window)
     logits.masked_fill_(~mask, float("-inf"))

@@ -12,6 +12,9 @@ import torch
 from engine.kernels.weights import Weight
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosine and sine [T, R / 2] of the first R values of each head
+Start = int | torch.Tensor
+"""The row of the first new token. As an int64 tensor [1] on the device, for a single token: then rows behind it are looked at
+too, without effect, so that no shape depends on it."""
 FeedForward = Callable[[torch.Tensor], torch.Tensor]  # x [T, H] to [T, H]
 Router = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # x [T, H] to ids int32 [T, k] and weights fp32 [T, k]
 
@@ -45,7 +48,7 @@ class AttentionBlock(Protocol):
     """Not thread-safe."""
 
     def __call__(
-        self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: int
+        self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: Start
     ) -> torch.Tensor:
         """Adds to the stream x fp32 [T, H] in place and returns its post_norm [T, H].
 

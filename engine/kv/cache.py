@@ -34,13 +34,14 @@ class KvCache:
         chunk: int = 0,
         compressed: Sequence[Compressed | None] = (),
     ) -> None:
+        self.num_layers, self.device = num_layers, device or torch.device("cpu")
         self._heads, self._dim, self._type = num_kv_heads, head_dim, kv_type
         self._sees = tuple(windows) or (None,) * num_layers
         self._rows = [capacity if window is None else rows_kept(window, capacity, chunk) for window in self._sees]
         self._further = {layer: kept for layer, kept in enumerate(compressed) if kept is not None}
         sizes = [self._token_bytes * rows for rows in self._rows]
         sizes += [kept.nbytes(capacity, kv_type) for kept in self._further.values()]
-        self._memory = _memory(sizes, device or torch.device("cpu"))
+        self._memory = _memory(sizes, self.device)
         self._compressed = {
             layer: _parted(memory, kept, capacity, DTYPES[kv_type])
             for memory, (layer, kept) in zip(self._memory[len(self._rows) :], self._further.items(), strict=True)
@@ -58,6 +59,10 @@ class KvCache:
         """
         memory = self._of(layer, 2, num_kv_heads or self._heads, head_dim or self._dim)
         return memory[0], memory[1], self._windows.start(layer, self.length, count)
+
+    def is_windowed(self, layer: int) -> bool:
+        """Whether it keeps fewer rows than there may be tokens."""
+        return self._rows[layer] < self.capacity
 
     def rows(self, layer: int, count: int) -> tuple[torch.Tensor, int]:
         """The same for a layer that has no keys and values apart: one row of 2 * Hkv * D numbers per token, [1, rows, ...]."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from engine.kernels.kept import keep
+from engine.kernels.kept import keep, row_of, upto
 from engine.kernels.kernels import Kernels
 from engine.kernels.reference import rms_norm, rotate
-from engine.kernels.spec import AttentionBlock, AttentionSpec, Rotation
+from engine.kernels.spec import AttentionBlock, AttentionSpec, Rotation, Start
 from engine.models.config import DecoderConfig
 from engine.models.layers import Weights
 
@@ -58,7 +58,7 @@ def attend(
     v: torch.Tensor,
     rotation: Rotation,
     cache: tuple[torch.Tensor, torch.Tensor],
-    start: int,
+    start: Start,
     scale: float,
     window: int | None = None,
 ) -> torch.Tensor:
@@ -67,10 +67,10 @@ def attend(
     For attention that `Kernels.attention_block` does not know.
     """
     keys, values = cache
-    end = start + len(q)
     keep(keys, start, rotate(k, rotation))
     keep(values, start, v)
-    mixed = kernels.attention(rotate(q, rotation), keys[:, :end], values[:, :end], scale=scale, window=window)  # [T, Hq, D]
+    seen = (upto(part, start, len(q)) for part in (keys, values))
+    mixed = kernels.attention(rotate(q, rotation), *seen, scale=scale, window=window, row=row_of(start))  # [T, Hq, D]
     return mixed.flatten(1)
 
 
@@ -85,7 +85,7 @@ class WideNormAttention:
         self._q_norm, self._k_norm = own.vector("q_norm.weight"), own.vector("k_norm.weight")
 
     def __call__(
-        self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: int
+        self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: Start
     ) -> torch.Tensor:
         eps, dim = self._config.rms_eps, self._config.head_dim
         normed = rms_norm(x, self._input_norm, eps)

@@ -124,11 +124,18 @@ class Decoder:
         self._embedding_scale, self._finish = embedding_scale, finish
 
     def __call__(self, tokens: torch.Tensor, kv: KvCache, experts: Experts, places: torch.Tensor | None = None) -> torch.Tensor:
+        return self.layers(*self.enter(tokens, kv, places), kv, experts)
+
+    def enter(self, tokens: torch.Tensor, kv: KvCache, places: torch.Tensor | None) -> tuple[torch.Tensor, Rotation]:
+        """What the layers get: the stream [T, H] and the tokens' rotation, both on their device."""
         rows = tokens if places is None else places
         x = embed(self._embedding, rows).to(self._head.data.device)  # [T, H]; of a table on disk, rows are in RAM
         if self._embedding_scale != 1:
             x *= self._embedding_scale
-        rotation = self._rope.table(kv.length, len(tokens), x.device)
+        return x, self._rope.table(kv.length, len(tokens), x.device)
+
+    def layers(self, x: torch.Tensor, rotation: Rotation, kv: KvCache, experts: Experts) -> torch.Tensor:
+        """To the logits [V] after the last token. Adds to the stream in place."""
         for block in self._blocks:
             block(x, rotation, kv, experts)
         return self._finish(self._kernels.linear(self._norm(x[-1:]), self._head)[0])  # [V]

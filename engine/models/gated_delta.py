@@ -12,7 +12,7 @@ import torch
 from engine.kernels.delta import DeltaBlockSpec, DeltaSpec
 from engine.kernels.kernels import Kernels
 from engine.kernels.reference import rms_norm
-from engine.kernels.spec import Rotation
+from engine.kernels.spec import Rotation, Start
 from engine.kv.cache import KvCache
 from engine.models.attention import attend
 from engine.models.config import DecoderConfig, read_common
@@ -124,7 +124,7 @@ class GatedAttention:
         self._q_norm, self._k_norm = own.vector("q_norm.weight"), own.vector("k_norm.weight")
 
     def __call__(
-        self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: int
+        self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: Start
     ) -> torch.Tensor:
         eps, dim = self._config.rms_eps, self._config.head_dim
         normed = rms_norm(x, self._before, eps)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from engine.kernels.kept import first, keep
+from engine.kernels.kept import first, keep, row_of, upto
 from engine.kernels.kernels import Kernels
 from engine.kernels.reference import dequantise, rms_norm, rotate
 from engine.kernels.spec import Rotation
@@ -104,8 +104,8 @@ def mix_all(layer: int, config: LatentConfig, kernels: Kernels) -> Mix:
     def mix(given: Given, kv: KvCache) -> torch.Tensor:
         rows, start = kv.rows(layer, len(given.row))
         keep(rows, start, given.row)
-        keys = rows[:, : start + len(given.row)]  # [1, S, rank + turned]
-        return kernels.attention(given.query, keys, first(keys, config.rank), scale=config.scale)
+        keys = upto(rows, start, len(given.row))  # [1, S, rank + turned]
+        return kernels.attention(given.query, keys, first(keys, config.rank), scale=config.scale, row=row_of(start))
 
     return mix
 

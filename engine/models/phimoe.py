@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.kernels.kernels import Kernels
-from engine.kernels.spec import Rotation, Router
+from engine.kernels.spec import Rotation, Router, Start
 from engine.kernels.weights import Weight
 from engine.models.attention import attend
 from engine.models.config import DecoderConfig, read_common
@@ -76,7 +76,7 @@ class Attention:
         self._q, self._k, self._v, self._o = (weights.matrix(f"self_attn.{name}_proj") for name in "qkvo")
 
     def __call__(
-        self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: int
+        self, x: torch.Tensor, rotation: Rotation, keys: torch.Tensor, values: torch.Tensor, start: Start
     ) -> torch.Tensor:
         normed, dim = self._before(x), self._config.head_dim
         q, k, v = (self._kernels.linear(normed, weight).view(len(x), -1, dim) for weight in (self._q, self._k, self._v))

@@ -5,16 +5,32 @@ from dataclasses import replace
 
 import pytest
 
+from engine.captured import Captured, Run
 from engine.checkpoint.index import open_checkpoint
 from engine.config import KvType
+from engine.experts.device_lanes import DeviceLanes
+from engine.experts.vram import Device
 from engine.judge import footprint_of
 from engine.kernels.reference import Reference
+from engine.models.decoder import Decoder
 from engine.models.registry import SUPPORTED
 from engine.source import inspect
+from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from tests.golden.parity import ROWS, Golden, make_golden, measure
 from tests.helpers.tiny import kernels_named, session_on
 
 pytest.importorskip("transformers", reason="the reference for parity is not installed")
+_CALL_BY_CALL = {
+    "deepseek_v32",
+    "gemma4",
+    "gemma4_text",
+    "glm_moe_dsa",
+    "granitemoehybrid",
+    "lfm2_moe",
+    "qwen3_5_moe",
+    "qwen3_5_moe_text",
+    "qwen3_next",
+}
 pytestmark = pytest.mark.filterwarnings("ignore")  # the reference warns about its own affairs
 
 
@@ -37,6 +53,38 @@ def test_passes_equal_the_reference(golden: Golden, kernels: str) -> None:
 def test_experts_from_disk_give_the_same(golden: Golden) -> None:
     errors = measure(golden, Reference(), slots=1)
     assert errors.largest < 1e-4, errors
+
+
+def test_a_token_of_fixed_shapes_gives_the_same(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a card records: all experts there, and rows looked at that are not written yet. Architectures with a state, with
+    entries of several tokens or a search among them are computed call by call."""
+    monkeypatch.setattr("engine.captured._LEAST_REACH", 26)
+    monkeypatch.setattr("engine.captured._STEP", 3)
+    card = Device(SimulatedAccelerator(Simulation(64 << 20)), Reference())
+    footprint, shapes = inspect(golden.folder).footprint, list[int]()
+    with session_on(golden.folder, devices=[card], vram_slots=footprint.experts_total, expert_ram="100%") as (session, _):
+        parts, runner = session._parts, session._parts.experts
+        lanes = runner._lanes
+        assert isinstance(lanes, DeviceLanes)
+        assert lanes.on_device is not None
+        layers = inspect(golden.folder).experts.layers
+        every = {(layer, expert): 1.0 for layer in layers for expert in range(footprint.num_experts)}
+        lanes.warm(every, lambda wanted: runner.bring(wanted, 60.0))
+        session.sync(golden.tokens[:24])
+        if not isinstance(parts.model, Decoder):
+            return
+
+        def record(run: Run) -> Run:
+            shapes.append(len(shapes))
+            return run
+
+        parts.captured = Captured(parts.model, parts.kv, lanes.on_device, record)
+        for at in range(24, len(golden.tokens)):
+            logits, traffic = session.step(golden.tokens[at])
+            assert (logits - golden.logits[at]).norm() / golden.logits[at].norm() < 1e-4
+            assert traffic.vram_hits == traffic.hits == footprint.num_moe_layers * footprint.top_k
+        assert parts.captured.is_refused == ((golden.row.published or golden.row.model_type) in _CALL_BY_CALL)
+        assert len(shapes) == (0 if parts.captured.is_refused else 3), "one for each reach"
 
 
 def test_every_architecture_has_a_row() -> None:

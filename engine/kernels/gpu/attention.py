@@ -19,6 +19,7 @@ def attention(
     sinks: torch.Tensor | None,
     softcap: float,
     operands: torch.dtype,
+    row: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """fp32 [T, Hq, Dv]. Several tokens are mixed in the type `operands` where torch has one call for them; else in fp32."""
     tokens, dim = q.shape[0], q.shape[2]
@@ -30,7 +31,7 @@ def attention(
     keys, values = keys.to(q.dtype), values.to(q.dtype)
     at_once = max(1, _LOGIT_BYTES // (heads * length * 4))
     blocks = [
-        _block(q[first : first + at_once], keys, values, length - tokens + first, scale, window, sinks, softcap)
+        _block(q[first : first + at_once], keys, values, length - tokens + first, scale, window, sinks, softcap, row)
         for first in range(0, tokens, at_once)
     ]
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
@@ -54,8 +55,9 @@ def _block(
     window: int | None,
     sinks: torch.Tensor | None,
     softcap: float,
+    row: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Queries [T, Hq, D] at the positions from `start` on."""
+    """Queries [T, Hq, D] at the positions from `start` on, or one at `row`."""
     tokens, heads, dim = q.shape
     groups, length, _ = keys.shape
     together = heads // groups
@@ -63,8 +65,8 @@ def _block(
     logits = (by_group @ keys.mT * scale).view(heads, tokens, length)
     if softcap:
         logits = (logits / softcap).tanh() * softcap
-    if tokens > 1 or window is not None:
-        position = torch.arange(start, start + tokens, device=q.device)[:, None]
+    if tokens > 1 or window is not None or row is not None:
+        position = (torch.arange(start, start + tokens, device=q.device) if row is None else row)[:, None]
         seen = torch.arange(length, device=q.device)[None, :]
         outside = seen > position if window is None else (seen > position) | (seen <= position - window)
         logits = logits.masked_fill(outside, float("-inf"))

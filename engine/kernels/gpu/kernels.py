@@ -100,9 +100,10 @@ class DeviceKernels(Reference):
         window: int | None = None,
         sinks: torch.Tensor | None = None,
         softcap: float = 0.0,
+        row: torch.Tensor | None = None,
     ) -> torch.Tensor:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        return attention(q, keys, values, scale, window, sinks, softcap, self.operands)
+        return attention(q, keys, values, scale, window, sinks, softcap, self.operands, row)
 
     def router(self, weight: Weight, top_k: int, *, renormalise: bool) -> Router:
         """In fp32, whatever the batch: rounding would choose other experts."""

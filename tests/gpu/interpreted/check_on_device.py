@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.captured import Captured, Run
 from engine.experts.device_lanes import DeviceLanes
 from engine.experts.miss import Split
 from engine.experts.on_device import OnDevice
 from engine.experts.vram import Device
 from engine.kernels.gpu.kernels import DeviceKernels
 from engine.meter import Link, Traffic
+from engine.models.decoder import Decoder
 from engine.session import Session
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from tests.helpers.tiny import session_on, write_mixtral
@@ -94,6 +96,27 @@ def test_two_answers(kernels: DeviceKernels, folder: Path, expected: list[torch.
     assert missed > 0, "some experts came"
     assert gathered % missed == 0, "and the meter has their bytes"
     assert lanes.heat()
+
+
+def test_tokens_are_recorded_with_the_memory_that_they_read(
+    kernels: DeviceKernels, folder: Path, expected: list[torch.Tensor]
+) -> None:
+    """A recording knows addresses: slots that have gone back to the host and come again make another one."""
+    made: list[int] = []
+
+    def record(run: Run) -> Run:
+        made.append(len(made))
+        return run
+
+    with running(folder, kernels, 12) as (session, lanes, on_device):
+        parts = session._parts
+        assert isinstance(parts.model, Decoder)
+        parts.captured = Captured(parts.model, parts.kv, on_device, record)
+        told = answer(session, STEPS, lambda step: lanes.release() if step == 6 else None)
+        assert on_device.gathers
+        assert not parts.captured.is_refused
+    assert len(made) == 2
+    assert_close(told, expected[: STEPS + 1])
 
 
 def test_it_begins_with_what_the_host_has_brought(kernels: DeviceKernels, folder: Path) -> None:
