@@ -199,8 +199,11 @@ def vram_room(plan: Plan) -> int:
     return taken.room if taken is not None else 0
 
 
-def vram_words(limit: str | None) -> str:
-    return {None: "automatic", "0": "none"}.get(limit, limit or "")
+def vram_words(limit: str | None, wished: int | None) -> str:
+    """Of a wish that has no plan; `wished` is in bytes where that is known."""
+    if wished is not None:
+        return format_bytes(wished) if wished else "none"
+    return limit or "automatic"
 
 
 def vram_price(plan: Plan) -> str:

@@ -227,7 +227,9 @@ def test_graphics_memory_in_words() -> None:
     assert vram_price(replace(ON_CARD, prices=())) == "5.00 GB of experts", "nothing was measured"
     whole = replace(ON_CARD, tiers=(replace(ON_CARD.tiers[0], num_experts=100), *ON_CARD.tiers[1:]), prices=())
     assert vram_price(whole) == "all experts"
-    assert [vram_words(limit) for limit in (None, "0", "50%", "2GB")] == ["automatic", "none", "50%", "2GB"]
+    limits = (None, "0", "50%", "2GB", "2000MB")
+    told = [vram_words(limit, wished_bytes(limit)) for limit in limits]
+    assert told == ["automatic", "none", "50%", "2GB", "2.00 GB"]
 
 
 def test_without_graphics_memory_its_price_is_what_it_would_bring() -> None:

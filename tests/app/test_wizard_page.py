@@ -191,6 +191,10 @@ def _settled(page: WizardPage, qtbot: QtBot) -> Plan:
     return plan
 
 
+def _limit(page: WizardPage) -> str | None:
+    return page._controller.flow.wishes.vram_limit
+
+
 def test_graphics_memory_is_a_choice_where_there_is_a_card(make_page: MakePage, qtbot: QtBot) -> None:
     page = make_page("normal", "--measured", "--plan", "gpu")
     to_plan(page, qtbot)
@@ -209,7 +213,7 @@ def test_graphics_memory_is_a_choice_where_there_is_a_card(make_page: MakePage, 
 
     QTest.keyClick(vram.slider, Qt.Key.Key_Home)
     plan = _settled(page, qtbot)
-    assert page._controller.flow.wishes.vram_limit == "0"
+    assert _limit(page) == "0"
     assert vram.words[0] == "none"
     assert re.fullmatch(r"\+\d+\.\d tok/s with 11\.4 GB", vram.words[1])
     assert not plan.card_slots
@@ -221,7 +225,7 @@ def test_graphics_memory_is_a_choice_where_there_is_a_card(make_page: MakePage, 
     assert plan.card_slots == (2,), "the first step after none is the least that works"
     assert "tok/s per GB" in vram.words[1]
     QTest.keyClick(vram.slider, Qt.Key.Key_End)
-    assert page._controller.flow.wishes.vram_limit is None, "all the way up is for the planner to say"
+    assert _limit(page) is None, "all the way up is for the planner to say"
     assert _settled(page, qtbot) == whole
 
 
@@ -237,7 +241,7 @@ def test_graphics_memory_that_is_too_little_is_refused_and_the_slider_leads_back
     assert "or to 0 to leave the graphics card unused" in words(page)
     vram = page.findChildren(PriceRow)[3]
     assert vram.isVisible()
-    assert vram.words == ("5200MB", "")
+    assert vram.words == ("5.20 GB", "")
     QTest.keyClick(vram.slider, Qt.Key.Key_Right)
     plan = _settled(page, qtbot)
     assert plan.context == 16_384
@@ -258,7 +262,7 @@ def test_a_share_from_the_settings_has_its_place_on_the_slider(make_page: MakePa
     vram = page.findChildren(PriceRow)[3]
     assert vram.words[0] == "6.84 GB"
     assert 0 < vram.slider.value() < vram.slider.maximum()
-    assert page._controller.flow.wishes.vram_limit == "60%", "showing it changes nothing"
+    assert _limit(page) == "60%", "showing it changes nothing"
     button(page, "Download and start").click()
     assert page._services.settings.vram_limit == "60%"
 
@@ -270,7 +274,7 @@ def test_the_chosen_graphics_memory_is_written_with_the_last_step(make_page: Mak
     for _ in range(3):
         QTest.keyClick(vram.slider, Qt.Key.Key_Left)
     plan = _settled(page, qtbot)
-    limit = page._controller.flow.wishes.vram_limit
+    limit = _limit(page)
     assert limit is not None
     assert re.fullmatch(r"\d+MB", limit)
     assert sum(tier.used for tier in plan.tiers if tier.link is Link.VRAM) <= int(limit.removesuffix("MB")) * 10**6
@@ -482,13 +486,8 @@ def test_every_control_has_a_name_and_its_turn(make_page: MakePage, qtbot: QtBot
     assert any(name.startswith("Step 1: Look") for name in names)
 
 
-@pytest.mark.parametrize("size", [(1224, 744), (968, 600), (704, 480)])
-@pytest.mark.parametrize("step", [Step.LOOK, Step.MEASURE, Step.CHOOSE, Step.PLAN])
-def test_nothing_is_cut_off_in_a_small_window(make_page: MakePage, qtbot: QtBot, size: tuple[int, int], step: Step) -> None:
-    page = make_page("normal", "--measured", size=size)
-    to_plan(page, qtbot)
-    page._controller.go(step)
-    qtbot.wait(50)
+def _assert_whole(page: WizardPage, size: tuple[int, int]) -> None:
+    """Nothing is cut off."""
     body = page._stack.currentWidget()
     assert body is not None
     area = body.area  # type: ignore[attr-defined]
@@ -505,9 +504,33 @@ def test_nothing_is_cut_off_in_a_small_window(make_page: MakePage, qtbot: QtBot,
             assert label.height() >= height, label.text()
             assert label.wordWrap() or label.width() >= label.minimumSizeHint().width(), label.text()
     assert page.grab().size() == page.size() * float(os.environ.get("QT_SCALE_FACTOR", "1")), "drawn in the screen's own pixels"
+
+
+@pytest.mark.parametrize("size", [(1224, 744), (968, 600), (704, 480)])
+@pytest.mark.parametrize("step", [Step.LOOK, Step.MEASURE, Step.CHOOSE, Step.PLAN])
+def test_nothing_is_cut_off_in_a_small_window(make_page: MakePage, qtbot: QtBot, size: tuple[int, int], step: Step) -> None:
+    page = make_page("normal", "--measured", size=size)
+    to_plan(page, qtbot)
+    page._controller.go(step)
+    qtbot.wait(50)
+    _assert_whole(page, size)
     if step is Step.PLAN:
         figure = next(label for label in page.findChildren(QLabel) if label.text() == "3.0–4.7")
         assert figure.mapTo(page, QPoint(0, figure.height())).y() < page._footer.y(), "the speed is seen without scrolling"
+
+
+@pytest.mark.parametrize("size", [(1224, 744), (968, 600), (704, 480)])
+@pytest.mark.parametrize("limit", [None, "0", "6000MB", "1MB"])
+def test_with_a_card_nothing_is_cut_off_either(
+    make_page: MakePage, qtbot: QtBot, size: tuple[int, int], limit: str | None
+) -> None:
+    page = make_page("normal", "--measured", "--plan", "gpu", size=size)
+    to_plan(page, qtbot)
+    page._controller.wish(vram_limit=limit)
+    qtbot.waitUntil(lambda: not page._controller.flow.is_planning, timeout=5000)
+    qtbot.wait(50)
+    assert page.findChildren(PriceRow)[3].isVisible()
+    _assert_whole(page, size)
 
 
 def test_nothing_is_cut_off_at_twice_the_scale() -> None:

@@ -199,7 +199,8 @@ class PlanBody(Body):
         self._chunk.show_choice(stops, chunk, context_words(wishes.prefill_chunk), "")
         kept = KV_STOPS.index(wishes.kv_type or _USUAL_KV)
         self._kv.show_choice(range(len(KV_STOPS)), kept, kv_words(wishes.kv_type), "")
-        self._show_vram(limits, wishes.vram_limit, vram_words(wishes.vram_limit), "", limits.most_vram)
+        words = vram_words(wishes.vram_limit, wished_bytes(wishes.vram_limit))
+        self._show_vram(limits, wishes.vram_limit, words, "", limits.most_vram)
         stops = even_stops(limits.least_expert_ram, limits.most_expert_ram)
         self._experts.show_choice(stops, limits.most_expert_ram, wishes.expert_ram or "automatic", "")
 
