@@ -38,9 +38,9 @@ def add_plan(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.Argum
     plan = add_verb(verbs, "plan", text, _saying_so(_plan, "The plan"))
     plan.add_argument("folder", nargs="?", help="model name or folder, or maker/model on the Hugging Face Hub (demo)")
     plan.add_argument("--model", help="the same")
-    add_wishes(plan)
+    add_wishes(plan, "; to suppose a card, give --vram")
     plan.add_argument("--ram", metavar="AMOUNT", help="as if so much memory were free")
-    text = "as if there were one graphics card, with so much free memory; what may be taken of it is --vram-limit"
+    text = "suppose one graphics card with so much free memory; to limit what may be taken of it, give --vram-limit"
     plan.add_argument("--vram", metavar="AMOUNT", help=text)
     plan.set_defaults(make_bar=make_bar)
 
