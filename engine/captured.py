@@ -39,7 +39,7 @@ class CudaGraphs:
 
     def __call__(self, run: Run) -> Run:
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             y = run()
         self._pool = graph.pool()
 

@@ -27,7 +27,7 @@ from engine.rehearsal import Rehearsal, Subject, layer_matrices
 from engine.tiers.disk import DiskReader
 
 SECONDS = 3.0
-_PARTS = 1 + 1 + len(ROWS) + 2 + len(BATCHES) + 4
+PARTS = 1 + 1 + len(ROWS) + 2 + len(BATCHES) + 4
 _MANY = 4  # experts of a layer-step, beside a step of one
 
 
@@ -38,12 +38,15 @@ def measure_card(
     card: Device,
     memory_limit: int,
     seconds: float = SECONDS,
+    progress: Callable[[int, int], None] = lambda *_: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> CardRates:
     """In about so many seconds, once the kernels are compiled. At most `memory_limit` bytes of RAM are taken, and given back.
+    `progress` is in parts of the whole.
 
     `kernels` are the CPU's, for the lane that computes in RAM. Raises `EngineError`, `DeviceLost` and `Stopped`.
     """
+    progress(0, PARTS)  # compiling may take longer than all the rest
     rehearsal, place = Rehearsal(subject, reader, kernels, memory_limit, card=card), on_card(card)
     lanes, top_k = rehearsal.lanes, subject.footprint.top_k
     assert isinstance(lanes, DeviceLanes), "a rehearsal with a card"
@@ -56,7 +59,7 @@ def measure_card(
     rehearsal.decode(0.0, 0.0)  # kernels are compiled when they are first used
     rehearsal.prompt(BATCHES[0], 0.0)
     expert_gbps(subject, tier.table, slots, top_k, 1, place, 0.0)
-    clock = Clock(seconds, _PARTS, should_stop=should_stop)
+    clock = Clock(seconds, PARTS, progress, should_stop)
     by_rows = tuple((float(rows), expert_gbps(subject, tier.table, slots, 8, rows, place, clock.part())) for rows in ROWS)
     kv_gbps, gmacs = attention_rates(subject.footprint, place, clock.part)
     prompts = [rehearsal.prompt(count, clock.part()) for count in BATCHES]

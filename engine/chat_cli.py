@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from engine.config import KvType, Reasoning, Sampling, Wishes, check_sampling
+from engine.config import Reasoning, Sampling, check_sampling
 from engine.errors import EngineError
 from engine.meter import Link, Phase, Traffic
 from engine.plan_cli import LINK_NAMES
@@ -15,7 +15,8 @@ from engine.protocol import ChatMessage, SpanKind, StopReason
 from engine.store.library import data_folder, find_model, models_folder
 from engine.store.loads import note_loaded
 from engine.store_cli import MakeBar, Run, print_json
-from engine.units import format_bytes, parse_bytes
+from engine.units import format_bytes
+from engine.wishes_cli import add_wishes, wishes_of
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -37,12 +38,7 @@ def add_chat(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.Argum
 
 def _add_placement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="name of a model, or its folder (demo)")
-    parser.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
-    parser.add_argument("--context", type=int, metavar="N", help="tokens of context")
-    parser.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that are read at once")
-    parser.add_argument(
-        "--kv", choices=[kind.value for kind in KvType], help="how keys and values of what was read are kept (bf16)"
-    )
+    add_wishes(parser)
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +76,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def _chat(options: argparse.Namespace) -> int:
-    sampling, wishes = _sampling(options), _wishes(options)
+    sampling, wishes = _sampling(options), wishes_of(options)
     reasoning = Reasoning(options.reasoning_effort, None if options.thinking is None else options.thinking == "on")
     folder, prompt = find_model("demo" if options.model is None else options.model, models_folder()), _prompt(options)
     from engine.engine import Engine
@@ -106,7 +102,7 @@ def record(options: argparse.Namespace) -> int:
     """`stoker trace record`. Raises `EngineError`."""
     sampling = Sampling(max_tokens=options.max_tokens, temperature=0.0)
     check_sampling(sampling)
-    folder, wishes = find_model("demo" if options.model is None else options.model, models_folder()), _wishes(options)
+    folder, wishes = find_model("demo" if options.model is None else options.model, models_folder()), wishes_of(options)
     if options.file.exists():
         raise EngineError("trace.exists", f"{options.file} is there already.", "Give another path, or remove it first.")
     from engine.engine import Engine
@@ -255,13 +251,6 @@ class _Answer:
             f"{len(steps) / seconds:.1f} tokens/s · {first:.2f} s to first token · {len(self.ids)} tokens · {stop}\n"
             f"{per_link} per token · {hits:.0%} of experts found in memory"
         )
-
-
-def _wishes(options: argparse.Namespace) -> Wishes:
-    """Raises `EngineError` for an amount that cannot be read."""
-    if options.expert_ram is not None:
-        parse_bytes(options.expert_ram, whole=100)
-    return Wishes(options.expert_ram, options.context, options.prefill_chunk, KvType(options.kv) if options.kv else None)
 
 
 def _sampling(options: argparse.Namespace) -> Sampling:

@@ -68,7 +68,7 @@ def start_lanes(lanes: DeviceLanes, runner: ExpertRunner, kept: Any = None) -> N
     """Before the first token: try each link with the model's own bytes, and have the miss path begin with what `MissPath.kept`
     gave when this model last ran here; without it both lanes are measured.
 
-    Raises `EngineError`, also for a link that changes bytes.
+    Raises `EngineError`, and `DeviceLost` for a link that changes bytes.
     """
     slots = runner.first_slots(_MANY)
     sources = [lanes.ram.tensor(slot) for slot in slots]

@@ -13,6 +13,7 @@ from engine.config import NO_REASONING, Reasoning, Sampling, Wishes, check_sampl
 from engine.errors import EngineError
 from engine.experts.heat import load_heat, load_misses, save_heat
 from engine.experts.trace import Geometry, Recorder
+from engine.experts.vram import Device
 from engine.generate import Limits, Token, generate
 from engine.hardware.drive import drive_of
 from engine.hardware.probe import probe
@@ -23,7 +24,7 @@ from engine.meter import Phase, Traffic
 from engine.models.stated import end_ids
 from engine.parts import LoadProgress, open_parts
 from engine.plan.forecast import forecast
-from engine.plan.plan import make_plan
+from engine.plan.plan import allows_cards, make_plan
 from engine.plan.predict import Hits, resident_share
 from engine.plan.predict import decoded as predict_token
 from engine.protocol import ChatMessage, Plan, ReasoningChoices
@@ -71,8 +72,10 @@ class Engine:
         self._end_ids = _end_ids(folder, source.checkpoint.config, self._tokenizer, self._template)
         _check_vocabulary(source, self._tokenizer)
         machine = probe()
-        devices, devices_notice = open_devices(machine)
-        machine = with_devices(machine, devices)
+        devices, devices_notice = list[Device](), ""
+        if allows_cards(wishes.vram_limit):  # else nothing of a card is taken, not even what its driver needs
+            devices, devices_notice = open_devices(machine)
+            machine = with_devices(machine, devices)
         self._card = main_card(machine)
         self._source, self._notebook = source, None if data is None else Notebook(data, machine)
         plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder))

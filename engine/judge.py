@@ -26,7 +26,15 @@ from engine.models.registry import SUPPORTED, find
 from engine.models.stated import check_stated
 from engine.plan.footprint import Compressed, Footprint, slots_kept
 from engine.plan.forecast import NOTHING, Knowledge, fit_of, forecast
-from engine.plan.plan import LEAST_CARD_SLOTS, PREFILL_CHUNK, SHORTEST_CONTEXT, least_vram, make_plan, vram_rooms
+from engine.plan.plan import (
+    DEFAULT_CONTEXT,
+    LEAST_CARD_SLOTS,
+    PREFILL_CHUNK,
+    SHORTEST_CONTEXT,
+    least_vram,
+    make_plan,
+    vram_rooms,
+)
 from engine.protocol import Fit, HubModel, ModelEntry, Plan, Release, Verdict, WishLimits
 from engine.store.catalogue import CatalogueModel, read_catalogue
 from engine.store.files import Repository
@@ -166,19 +174,32 @@ def plan_facts(facts: Facts, ground: Ground, wishes: Wishes = NO_WISHES) -> tupl
 def _limits(footprint: Footprint, ground: Ground, plan: Plan | None, wishes: Wishes) -> WishLimits:
     """At the context of the plan, or at the one wished for."""
     context = plan.context if plan is not None else wishes.context
-    try:
-        most = make_plan(ground.machine, footprint, replace(wishes, context=context, expert_ram=None)).expert_ram_bytes
-    except EngineError:
-        most = footprint.floor_bytes  # there is no room at all; what is wished for is refused with its numbers
+    asked = replace(wishes, context=context, expert_ram=None)
     shortest, longest = min(SHORTEST_CONTEXT, footprint.max_context), min(footprint.max_context, _LONGEST_CONTEXT)
-    chunk, rooms = plan.prefill_chunk if plan is not None else wishes.prefill_chunk or PREFILL_CHUNK, vram_rooms(ground.machine)
-    kept = footprint if plan is None else replace(footprint, kv_type=plan.kv_type)
-    least = least_vram(kept, context or shortest, chunk)
+    least, most = footprint.floor_bytes, _most_expert_ram(footprint, ground.machine, asked)
+    least_card, most_card = _vram_limits(footprint, ground.machine, asked)
+    return WishLimits(shortest, longest, min(least, most), most, least_vram=least_card, most_vram=most_card)
+
+
+def _most_expert_ram(footprint: Footprint, machine: Machine, wishes: Wishes) -> int:
+    """With as much of the graphics cards as is wished for, or as they have where that is refused."""
+    for asked in (wishes, replace(wishes, vram_limit=None)):
+        try:
+            return make_plan(machine, footprint, asked).expert_ram_bytes
+        except EngineError:
+            continue
+    return footprint.floor_bytes  # there is no room at all; what is wished for is refused with its numbers
+
+
+def _vram_limits(footprint: Footprint, machine: Machine, wishes: Wishes) -> tuple[int, int]:
+    """The least of the cards' memory that is of use, and the most; both 0 where they cannot serve the model."""
+    rooms, kept = vram_rooms(machine), replace(footprint, kv_type=wishes.kv_type or footprint.kv_type)
+    context = wishes.context or min(DEFAULT_CONTEXT, footprint.max_context)
+    least = least_vram(kept, context, wishes.prefill_chunk or PREFILL_CHUNK)
+    if not rooms or rooms[0] < least:
+        return 0, 0
     everything = least + (footprint.experts_total - LEAST_CARD_SLOTS) * footprint.slot_bytes
-    most_vram = min(sum(rooms), everything) if rooms and rooms[0] >= least else 0
-    return WishLimits(
-        shortest, longest, min(footprint.floor_bytes, most), most, least_vram=min(least, most_vram), most_vram=most_vram
-    )  # fmt: skip
+    return least, min(sum(rooms), everything)
 
 
 def _read_folder(folder: Path) -> Facts:

@@ -14,6 +14,7 @@ from engine.accelerators import open_devices
 from engine.bench_formats import SECONDS as FORMATS_SECONDS
 from engine.bench_formats import measure_formats
 from engine.bench_pieces import Stopped, on_card, on_cpu
+from engine.card_bench import PARTS as CARD_PARTS
 from engine.card_bench import SECONDS as CARD_SECONDS
 from engine.card_bench import measure_card
 from engine.card_rates import CardRates
@@ -77,7 +78,7 @@ def measure_all(
         name = card.accelerator.name
         progress(name, 9, 10)
         try:
-            of_cards[name] = measure_card_of(source, kernels, card, should_stop)
+            of_cards[name] = measure_card_of(source, kernels, card, should_stop=should_stop)
             notebook.note_card(source.footprint, name, of_cards[name])
             with _failures_named(name):
                 curves = measure_formats(on_card(card), should_stop)
@@ -119,14 +120,22 @@ def knowledge_of(
 
     Loads nothing. Raises `EngineError`.
     """
-    known = _knowledge_without_card(source, notebook, kernels, progress)
-    if card is None or known.rates is None:
-        return known
-    name, footprint = card.accelerator.name, source.footprint
-    if notebook is not None and not notebook.should_measure_card(footprint, name):
+    footprint, before = source.footprint, 0
+    name = "" if card is None else card.accelerator.name
+    is_new = card is not None and (notebook is None or notebook.should_measure_card(footprint, name))
+
+    def in_ram(done: int, total: int) -> None:
+        nonlocal before
+        before = total
+        progress(done, total + CARD_PARTS * is_new)
+
+    known = _knowledge_without_card(source, notebook, kernels, in_ram)
+    if card is None or not is_new or known.rates is None:
         return known
     try:
-        rates = measure_card_of(source, kernels or open_kernels()[0], card)
+        rates = measure_card_of(
+            source, kernels or open_kernels()[0], card, lambda done, total: progress(before + done, before + total)
+        )
     except (EngineError, DeviceLost) as problem:
         why = problem.text if isinstance(problem, EngineError) else str(problem)
         return replace(known, card=None, unknown_card=f"{name} could not be measured: {why.rstrip('.')}")
@@ -136,14 +145,18 @@ def knowledge_of(
 
 
 def measure_card_of(
-    source: Source, kernels: Kernels, card: Device, should_stop: Callable[[], bool] = lambda: False
+    source: Source,
+    kernels: Kernels,
+    card: Device,
+    progress: Callable[[int, int], None] = lambda *_: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> CardRates:
     """See `card_bench.measure_card`."""
     machine, reader = probe(), DiskReader()
     limit = machine.ram_available - reserve_bytes(machine)
     try:
         with _failures_named(card.accelerator.name):
-            rates = measure_card(source, reader, kernels, card, limit, should_stop=should_stop)
+            rates = measure_card(source, reader, kernels, card, limit, progress=progress, should_stop=should_stop)
     finally:
         reader.close()
     if not rates.is_usable:

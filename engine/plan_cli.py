@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.card_rates import CardRates
 from engine.checkpoint.index import suggested_expert_ram
-from engine.config import KvType, Wishes
+from engine.config import Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Gpu, GpuKind, Machine
 from engine.hardware.probe import probe, probe_all
@@ -24,6 +24,7 @@ from engine.rates import Rates
 from engine.store.library import data_folder, find_model, models_folder
 from engine.store_cli import MakeBar
 from engine.units import MB, TB, format_bytes, parse_bytes
+from engine.wishes_cli import add_wishes, check_amounts, wishes_of
 
 Run = Callable[[argparse.Namespace], int]
 LINK_NAMES = {Link.VRAM: "VRAM", Link.PCIE: "PCIe", Link.RAM: "RAM", Link.DISK: "disk"}
@@ -37,14 +38,10 @@ def add_plan(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.Argum
     plan = add_verb(verbs, "plan", text, _saying_so(_plan, "The plan"))
     plan.add_argument("folder", nargs="?", help="model name or folder, or maker/model on the Hugging Face Hub (demo)")
     plan.add_argument("--model", help="the same")
-    plan.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
-    plan.add_argument("--context", type=int, metavar="N", help="tokens of context")
-    plan.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that are read at once")
-    plan.add_argument(
-        "--kv", choices=[kind.value for kind in KvType], help="how keys and values of what was read are kept (bf16)"
-    )
+    add_wishes(plan, "; to suppose a card, give --vram")
     plan.add_argument("--ram", metavar="AMOUNT", help="as if so much memory were free")
-    plan.add_argument("--vram", metavar="AMOUNT", help="as if Stoker used a graphics card with so much free memory")
+    text = "suppose one graphics card with so much free memory; to limit what may be taken of it, give --vram-limit"
+    plan.add_argument("--vram", metavar="AMOUNT", help=text)
     plan.set_defaults(make_bar=make_bar)
 
     text = "measure this computer with a model's experts in 15 seconds: disk, memory, kernels, layers"
@@ -53,6 +50,8 @@ def add_plan(verbs: Any, add_verb: Callable[[Any, str, str, Run], argparse.Argum
     text = "decode with a simulated graphics card instead: memory, GB/s and µs, such as 8GB,25,10"
     bench.add_argument("--simulate", metavar="CARD", help=text)
     bench.add_argument("--expert-ram", metavar="AMOUNT", help="with --simulate: RAM for experts, or a share such as 30%%")
+    text = "with --simulate: memory that may be taken of the card, or a share such as 50%%"
+    bench.add_argument("--vram-limit", metavar="AMOUNT", help=text)
     bench.set_defaults(make_bar=make_bar)
 
 
@@ -75,10 +74,8 @@ def _saying_so(run: Run, what: str) -> Run:
 def _plan(options: argparse.Namespace) -> int:
     if options.folder and options.model:
         raise EngineError("cli.model", f"Both {options.folder} and --model {options.model} are given.", "Give one of them.")
-    if options.expert_ram is not None:
-        parse_bytes(options.expert_ram, whole=100)
+    wishes = wishes_of(options)
     name = next((given for given in (options.folder, options.model) if given is not None), "demo")
-    wishes = Wishes(options.expert_ram, options.context, options.prefill_chunk, KvType(options.kv) if options.kv else None)
     folder = _local(name)
     here = probe_all([folder or models_folder()])
     machine, notebook = _supposed(here, options), Notebook(data_folder(), here)
@@ -180,6 +177,9 @@ def plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Limited by", f"{LINK_NAMES[plan.limiting]}; hit rate from {plan.basis}"
     for gain in plan.gains:
         yield "Would help", f"{gain.text}: {_range(gain.tokens_per_second)} tokens/s"
+    for price in plan.prices:
+        more = f"{format_bytes(abs(price.amount))} {'more' if price.amount > 0 else 'less'}, " if price.amount else ""
+        yield "Instead", f"{price.text}: {more}{_range(price.tokens_per_second)} tokens/s"
 
 
 def tier_text(tier: Tier) -> str:
@@ -209,7 +209,9 @@ def _simulate(options: argparse.Namespace) -> int:
     from engine.simulate_cli import as_json, as_rows, parse_simulation, simulate
 
     simulation = parse_simulation(options.simulate)
-    outcome = simulate(find_model(options.model, models_folder()), simulation, Wishes(options.expert_ram))
+    check_amounts(options)
+    wishes = Wishes(options.expert_ram, vram_limit=options.vram_limit)
+    outcome = simulate(find_model(options.model, models_folder()), simulation, wishes)
     if options.json:
         print(json.dumps(as_json(outcome), allow_nan=False))
         return 0

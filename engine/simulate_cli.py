@@ -22,7 +22,7 @@ from engine.kernels.kernels import open_kernels
 from engine.measure import knowledge_of
 from engine.meter import Link, Traffic, merged
 from engine.parts import open_parts
-from engine.plan.plan import make_plan
+from engine.plan.plan import allows_cards, make_plan
 from engine.plan.predict import Hits, decoded
 from engine.session import Session
 from engine.source import inspect
@@ -65,6 +65,9 @@ def simulate(folder: Path, simulation: Simulation, wishes: Wishes) -> Outcome:
     card = Device(SimulatedAccelerator(simulation), kernels)
     machine = with_devices(probe(), [card])
     plan = make_plan(machine, source.footprint, wishes, suggested_expert_ram(folder))
+    if not plan.vram_slots and not allows_cards(wishes.vram_limit):
+        text = "No graphics memory may be taken, so the simulated card has nothing to do."
+        raise EngineError("vram.none", text, "Allow some of it with --vram-limit, or leave that out.")
     if not plan.vram_slots:
         dense = format_bytes(plan.dense_bytes + plan.kv_bytes + plan.workspace_bytes)
         text = f"{format_bytes(simulation.vram_bytes)} do not hold the dense weights, the context and the workspace ({dense})."

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config import KvType
 from engine.errors import EngineError
 from engine.experts.replay import POLICIES, Bounds, Outcome, bounds, replay
 from engine.experts.trace import Geometry, Trace, read_trace
 from engine.units import format_bytes, parse_bytes
+from engine.wishes_cli import add_wishes
 
 CAPACITIES = ("5%", "10%", "20%", "30%", "50%")
 
@@ -56,12 +56,7 @@ def add_trace(verbs: Any, run_record: Callable[[argparse.Namespace], int], make_
     record.add_argument("file", type=Path, metavar="FILE", help="where the trace goes (CSV)")
     record.add_argument("prompt", nargs="+", help="one or more questions, each a request of its own")
     record.add_argument("--model", help="name of a model, or its folder (demo)")
-    record.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
-    record.add_argument("--context", type=int, metavar="N", help="tokens of context")
-    record.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that are read at once")
-    record.add_argument(
-        "--kv", choices=[kind.value for kind in KvType], help="how keys and values of what was read are kept (bf16)"
-    )
+    add_wishes(record)
     record.add_argument("--max-tokens", type=int, default=256, metavar="N", help="length of each answer (256)")
     record.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     record.set_defaults(run=run_record, make_bar=make_bar)

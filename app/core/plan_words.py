@@ -185,11 +185,42 @@ def experts_price(plan: Plan) -> str:
     total, held = plan.num_layers * plan.num_experts, sum(plan.slots_per_layer)
     words = f"all {format_number(total)} experts" if held >= total else f"{format_number(held)} experts"
     price = _step(plan, Change.EXPERT_RAM, up=True) or _step(plan, Change.EXPERT_RAM, up=False)
-    if price is None or not price.amount:
-        return words
-    per_gb = _middle(price.tokens_per_second) - _middle(_speed(plan))
-    per_gb /= price.amount / 1e9
-    return f"{words} · {_signed(per_gb)} tok/s per GB" if abs(per_gb) >= _LEAST_STEP / 10 else words
+    return " · ".join(filter(None, (words, _per_gb(plan, price) if price is not None else "")))
+
+
+def vram_value(plan: Plan) -> str:
+    taken = _on_card(plan)
+    return format_bytes(taken.used) if taken is not None else "none"
+
+
+def vram_room(plan: Plan) -> int:
+    """Bytes that may be taken."""
+    taken = _on_card(plan)
+    return taken.room if taken is not None else 0
+
+
+def vram_words(limit: str | None, wished: int | None) -> str:
+    """Of a wish that has no plan; `wished` is in bytes where that is known."""
+    if wished is not None:
+        return format_bytes(wished) if wished else "none"
+    return limit or "automatic"
+
+
+def vram_price(plan: Plan) -> str:
+    """'5.3 GB of experts · +1.2 tok/s per GB', or what doing without would cost where there is no more of it."""
+    taken, more = _on_card(plan), _step(plan, Change.VRAM_LIMIT, up=True)
+    if taken is None:
+        return _per(plan, more, f"with {format_bytes(more.amount)}") if more is not None else ""
+    is_all = taken.num_experts >= plan.num_layers * plan.num_experts
+    held = "all experts" if is_all else f"{format_bytes(taken.experts)} of experts"
+    if more is not None:
+        return " · ".join(filter(None, (held, _per_gb(plan, more))))
+    none = next((gain for gain in plan.prices if gain.change is Change.VRAM_LIMIT and gain.amount == -taken.used), None)
+    return " · ".join(filter(None, (held, _per(plan, none, "without") if none is not None else "")))
+
+
+def _on_card(plan: Plan) -> Tier | None:
+    return next((tier for tier in plan.tiers if tier.link is Link.VRAM), None)
 
 
 def _bar(tier: Tier, plan: Plan, machine: Machine | None, *, is_here: bool) -> Bar:
@@ -238,6 +269,13 @@ def _step(plan: Plan, change: Change, *, up: bool) -> Gain | None:
 def _per(plan: Plan, price: Gain, unit: str) -> str:
     difference = _middle(price.tokens_per_second) - _middle(_speed(plan))
     return f"{_signed(difference)} tok/s {unit}" if abs(difference) >= _LEAST_STEP else ""
+
+
+def _per_gb(plan: Plan, price: Gain) -> str:
+    if not price.amount:
+        return ""
+    per_gb = (_middle(price.tokens_per_second) - _middle(_speed(plan))) / (price.amount / 1e9)
+    return f"{_signed(per_gb)} tok/s per GB" if abs(per_gb) >= _LEAST_STEP / 10 else ""
 
 
 def _speed(plan: Plan) -> tuple[float, float]:

@@ -77,7 +77,7 @@ _AMOUNT = re.compile(r"\s*\d+(?:\.\d+)?\s*([A-Za-z]*)\s*")
 _UNITS = ("", "b", "k", "kb", "kib", "m", "mb", "mib", "g", "gb", "gib", "t", "tb", "tib")
 
 
-def _check_expert_ram(text: str) -> str:
+def _check_amount(text: str) -> str:
     amount = _AMOUNT.fullmatch(text)
     if not text or (amount and amount[1].lower() in _UNITS) or _is_share(text):
         return ""
@@ -119,7 +119,12 @@ class Settings:
     )  # fmt: skip
     expert_ram = Setting(
         "", "Memory for experts", "How much of the experts stays in RAM: an amount or a share. Used at the next load.",
-        group="Engine", check=_check_expert_ram, placeholder="Automatic, or 12GB, or 30%",
+        group="Engine", check=_check_amount, placeholder="Automatic, or 12GB, or 30%",
+    )  # fmt: skip
+    vram_limit = Setting(
+        "", "Graphics memory", "What may be taken of the graphics cards: an amount, a share of what is free, or 0 for none. "
+        "Used at the next load.",
+        group="Engine", check=_check_amount, placeholder="Automatic, 8GB, 50% or 0 for none",
     )  # fmt: skip
     context = Setting(
         0, "Context", "Tokens of conversation that the model can see; 0 is automatic, else 256 or more. Used at the next load.",

@@ -71,6 +71,7 @@ class Outcome:
     context: int
     prefill_chunk: int
     kv_type: str
+    vram_limit: str
     folder: str
 
 
@@ -179,6 +180,7 @@ class Flow:
             wishes.context or 0,
             wishes.prefill_chunk or 0,
             str(wishes.kv_type or ""),
+            wishes.vram_limit or "",
             self.folder,
         )
 
@@ -186,7 +188,13 @@ class Flow:
 def wishes_of(settings: Settings) -> Wishes:
     """For every model; what is not set is left to the planner."""
     kv_type = KvType(settings.kv_type) if settings.kv_type else None
-    return Wishes(settings.expert_ram or None, settings.context or None, settings.prefill_chunk or None, kv_type)
+    return Wishes(
+        settings.expert_ram or None,
+        settings.context or None,
+        settings.prefill_chunk or None,
+        kv_type,
+        settings.vram_limit or None,
+    )
 
 
 def begin(settings: Settings) -> Flow:
@@ -201,14 +209,16 @@ def lengths(least: int, most: int, now: int) -> tuple[int, ...]:
 
 
 def amount(nbytes: int) -> str:
-    """Memory as a wish."""
-    return f"{nbytes // _MB}MB"
+    """Memory as a wish: no less, since the least that runs must be enough."""
+    return f"{-(-nbytes // _MB)}MB" if nbytes else "0"
 
 
-def wished_bytes(wishes: Wishes) -> int | None:
-    """What `amount` was given; None for a wish in other words, and for none."""
-    number = (wishes.expert_ram or "").removesuffix("MB")
-    return int(number) * _MB if number.isdecimal() else None
+def wished_bytes(wish: str | None) -> int | None:
+    """What `amount` was given, about; None for a wish in other words, and for none."""
+    number, unit, rest = (wish or "").partition("MB")
+    if wish == "0":
+        return 0
+    return int(number) * _MB if unit and not rest and number.isdecimal() else None
 
 
 def proposals(models: tuple[HubModel, ...]) -> tuple[Proposal, ...]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.errors import EngineError
 from engine.experts.bind import ExpertBinder
 from engine.experts.budget import SlotBudget
 from engine.experts.cache import ExpertCache
@@ -14,7 +13,7 @@ from engine.experts.policy import Expert, Heat
 from engine.experts.table import DeviceTable
 from engine.kernels.kernels import Kernels
 from engine.plan.footprint import card_guests
-from engine.tiers.copy import Accelerator, Copy
+from engine.tiers.copy import Accelerator, Copy, DeviceLost
 from engine.tiers.vram import VramArena
 
 _CANARIES = 4  # experts that are compared byte by byte when a model is loaded
@@ -108,13 +107,9 @@ class VramTier:
         return copy
 
     def check_link(self, sources: Sequence[torch.Tensor]) -> None:
-        """Sends bytes there and back. Raises `EngineError` where they come back changed."""
+        """Sends bytes there and back. Raises `DeviceLost` where they come back changed."""
         for source in random.Random(0).sample(list(sources), min(_CANARIES, len(sources))):
             slot = self.arena.tensor(0)
             self.accelerator.copy([(source, slot)]).finish()
             if not torch.equal(slot.cpu(), source):
-                raise EngineError(
-                    "vram.wrong_bytes",
-                    f"{self.accelerator.name} gives back other bytes than it was sent.",
-                    "Run without the card, and update its driver.",
-                )
+                raise DeviceLost(f"{self.accelerator.name} gives back other bytes than it was sent")

@@ -14,7 +14,7 @@ from engine.hardware.machine import Machine
 from engine.meter import Link
 from engine.plan.footprint import Footprint
 from engine.plan.locality import PUBLISHED, Locality
-from engine.plan.plan import LEAST_CHUNK, MOST_CHUNK, least_vram, make_plan, vram_rooms
+from engine.plan.plan import LEAST_CHUNK, MOST_CHUNK, allows_cards, least_vram, make_plan, vram_rooms
 from engine.plan.predict import NO_CORRECTION, Correction, predict, resident_share, vram_share
 from engine.protocol import Change, Fit, Gain, Plan
 from engine.rates import Rates
@@ -76,7 +76,8 @@ def forecast(
     plan = _predicted(plan, footprint, known)
     asked = replace(wishes, context=plan.context)  # so that only one thing changes
     gains = tuple(_gains(machine, footprint, asked, known, default_expert_ram, plan))
-    return replace(plan, gains=gains, prices=tuple(_prices(machine, footprint, asked, known, plan)))
+    prices = _prices(_Priced(machine, footprint, known, default_expert_ram, plan), asked)
+    return replace(plan, gains=gains, prices=tuple(prices))
 
 
 def _with_measured(plan: Plan, known: Knowledge) -> Plan:
@@ -137,46 +138,67 @@ def _with_more_ram(machine: Machine, footprint: Footprint, wishes: Wishes, known
     return more, _predicted(plan, footprint, known)
 
 
-def _prices(machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowledge, plan: Plan) -> Iterator[Gain]:
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """What stays as it is while one wish changes."""
+
+    machine: Machine
+    footprint: Footprint
+    known: Knowledge
+    default_expert_ram: str | None
+    plan: Plan
+
+
+def _prices(base: _Priced, wishes: Wishes) -> Iterator[Gain]:
     """A step of each wish in both directions, where it can be met."""
-    free = replace(wishes, expert_ram=wishes.expert_ram or None)
+    plan, footprint = base.plan, base.footprint
     for context in (plan.context * 2, plan.context // 2):
         if 256 <= context <= min(footprint.max_context, _LONGEST):
-            yield from _price(machine, footprint, replace(free, context=context), known, plan, Change.CONTEXT)
+            yield from _price(base, replace(wishes, context=context), Change.CONTEXT)
     for chunk in (plan.prefill_chunk * 2, plan.prefill_chunk // 2):
         if LEAST_CHUNK <= chunk <= MOST_CHUNK:
-            yield from _price(machine, footprint, replace(free, prefill_chunk=chunk), known, plan, Change.PREFILL_CHUNK)
+            yield from _price(base, replace(wishes, prefill_chunk=chunk), Change.PREFILL_CHUNK)
     for kv_type in KvType:
         if kv_type is not plan.kv_type:
-            yield from _price(machine, footprint, replace(free, kv_type=kv_type), known, plan, Change.KV_TYPE)
-    yield from _vram_prices(machine, footprint, free, known, plan)
+            yield from _price(base, replace(wishes, kv_type=kv_type), Change.KV_TYPE)
+    for limit in _vram_limits(base):
+        yield from _price(base, replace(wishes, vram_limit=_amount(limit)), Change.VRAM_LIMIT)
     step = max(GB // 2, plan.expert_ram_bytes // 10)
     for size in (plan.expert_ram_bytes + step, plan.expert_ram_bytes - step):
         if footprint.floor_bytes <= size:
-            asked = replace(wishes, expert_ram=f"{size // MB}MB")
-            yield from _price(machine, footprint, asked, known, plan, Change.EXPERT_RAM)
+            yield from _price(base, replace(wishes, expert_ram=_amount(size)), Change.EXPERT_RAM)
 
 
-def _vram_prices(machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowledge, plan: Plan) -> Iterator[Gain]:
-    """A step up and down of the cards' memory, and doing without."""
-    taken = sum(tier.used for tier in plan.tiers if tier.link is Link.VRAM)
+def _vram_limits(base: _Priced) -> Iterator[int]:
+    """A step up and down of the cards' memory, and doing without; where none is taken, all that there is."""
+    taken, plan = vram_taken(base.plan), base.plan
+    if not taken:
+        yield sum(vram_rooms(base.machine))
+        return
     step = max(GB // 2, taken // 10)
-    for size in (taken + step, taken - step, 0):
-        if size >= 0 and (taken or size):
-            asked = replace(wishes, vram_limit=f"{size // MB}MB")
-            yield from _price(machine, footprint, asked, known, plan, Change.VRAM_LIMIT)
+    least = least_vram(replace(base.footprint, kv_type=plan.kv_type), plan.context, plan.prefill_chunk)
+    yield from (taken + step, max(least, taken - step), 0)
 
 
-def _price(
-    machine: Machine, footprint: Footprint, wishes: Wishes, known: Knowledge, plan: Plan, change: Change
-) -> Iterator[Gain]:
+def vram_taken(plan: Plan) -> int:
+    """Bytes of the graphics cards' memory."""
+    return sum(tier.used for tier in plan.tiers if tier.link is Link.VRAM)
+
+
+def _amount(nbytes: int) -> str:
+    """As a wish: no less, since a limit of what is taken must be enough for it."""
+    return f"{-(-nbytes // MB)}MB"
+
+
+def _price(base: _Priced, wishes: Wishes, change: Change) -> Iterator[Gain]:
+    plan, known = base.plan, base.known
     try:
-        other = make_plan(machine, footprint, wishes)
+        other = make_plan(base.machine, base.footprint, wishes, base.default_expert_ram)
     except EngineError:
         return  # a wish that cannot be met has no price
     if other.vram_slots and known.card is None:
         return
-    other = _predicted(other, footprint, known)
+    other = _predicted(other, base.footprint, known)
     more = other.kv_bytes + other.workspace_bytes - plan.kv_bytes - plan.workspace_bytes
     if change is Change.CONTEXT:
         yield Gain(change, f"{other.context} tokens of context", more, _speed(other))
@@ -186,26 +208,24 @@ def _price(
         first = other.first_tokens[-1]
         text = f"{other.prefill_chunk} tokens of a prompt at once, {first.high:.1f} s to answer {first.prompt_tokens}"
         yield Gain(change, text, more, _speed(other))
-    elif change is Change.VRAM_LIMIT:
-        taken, now = (sum(tier.used for tier in one.tiers if tier.link is Link.VRAM) for one in (other, plan))
-        if taken != now:
-            text = f"{format_bytes(taken)} of graphics memory" if taken else "no graphics card"
-            yield Gain(change, text, taken - now, _speed(other))
-    elif other.expert_ram_bytes != plan.expert_ram_bytes:
-        more = other.expert_ram_bytes - plan.expert_ram_bytes
+    elif change is Change.VRAM_LIMIT and (more := vram_taken(other) - vram_taken(plan)):
+        taken = vram_taken(other)
+        text = f"{format_bytes(taken)} of graphics memory" if taken else "no graphics card"
+        yield Gain(change, text, more, _speed(other))
+    elif change is Change.EXPERT_RAM and (more := other.expert_ram_bytes - plan.expert_ram_bytes):
         yield Gain(change, f"{format_bytes(other.expert_ram_bytes)} for experts", more, _speed(other))
 
 
 def _notes(machine: Machine, footprint: Footprint, wishes: Wishes, plan: Plan) -> Iterator[str]:
-    cards, rooms = [gpu for gpu in machine.gpus if gpu.is_usable], vram_rooms(machine)
+    cards = [gpu for gpu in machine.gpus if gpu.is_usable]
     if cards and not plan.vram_slots:
         names = " and ".join(gpu.name for gpu in cards)
-        needed = least_vram(footprint, plan.context, plan.prefill_chunk)
         stay, whose = ("stays", "its") if len(cards) == 1 else ("stay", "their")
-        if needed <= rooms[0]:
-            yield f"{names} {stay} unused, since no graphics memory may be used."
-        else:
+        if allows_cards(wishes.vram_limit):
+            needed = least_vram(replace(footprint, kv_type=plan.kv_type), plan.context, plan.prefill_chunk)
             what = f"the dense weights and the context take {format_bytes(needed)}"
             yield f"{names} {stay} unused: {what}, more than {whose} free memory holds."
+        else:
+            yield f"{names} {stay} unused: no graphics memory may be taken."
     if cards and machine.pinnable is not None and plan.vram_slots and machine.pinnable < plan.expert_ram_bytes:
         yield f"Of the RAM for experts, {format_bytes(machine.pinnable)} can be registered with the graphics card."

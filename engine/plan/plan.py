@@ -8,11 +8,11 @@ from engine.hardware.machine import Gpu, Machine
 from engine.meter import Link
 from engine.plan.footprint import Footprint, slots_kept
 from engine.protocol import Plan, Tier
-from engine.units import MB, format_bytes, parse_bytes
+from engine.units import MB, TB, format_bytes, parse_bytes
 
 PREFILL_CHUNK = 512  # tokens; larger chunks read each expert fewer times per prompt but need more workspace
 LEAST_CHUNK, MOST_CHUNK = 64, 2048  # as far as rows of an embedding on disk are kept
-_DEFAULT_CONTEXT = 8192
+DEFAULT_CONTEXT = 8192
 SHORTEST_CONTEXT = 256
 _RUNTIME_BYTES = 64 * MB  # what Python and torch take beyond what they have at the time of planning: 10 MB, and a margin
 CACHED_ROWS = 2048  # of an embedding on disk: all tokens of a prefill chunk, and most that a text repeats
@@ -53,8 +53,8 @@ def make_plan(
     else:
         in_ram = _without_table(machine, footprint, wishes, default_expert_ram, context, chunk)
     fitting = None if vram.has_dense else _fitting_context(machine, in_ram, context, chunk)
-    if wishes.context is None and fitting is not None:
-        context = fitting
+    if wishes.context is None and fitting is not None and fitting < context:  # so short, a card may have room for it
+        return make_plan(machine, footprint, replace(wishes, context=fitting), default_expert_ram)
     room = _room(machine, in_ram, context, chunk, has_cache=not vram.has_dense)
     if room < footprint.floor_bytes:
         raise _too_little(machine, in_ram, room, 0 if vram.has_dense else in_ram.kv_bytes(context, chunk), fitting)
@@ -90,6 +90,11 @@ def vram_rooms(machine: Machine) -> list[int]:
     return [int((gpu.vram_free or 0) * (1 - _VRAM_RESERVE_SHARE)) for gpu in _cards(machine)]
 
 
+def allows_cards(limit: str | None) -> bool:
+    """Whether any graphics memory may be taken. Raises `EngineError` for a limit that cannot be read."""
+    return not limit or parse_bytes(limit, whole=TB) > 0
+
+
 def least_vram(footprint: Footprint, context: int, chunk: int) -> int:
     """Bytes of one card without which none is used: layers are not split."""
     fixed = footprint.dense_bytes + footprint.kv_bytes(context, chunk) + footprint.workspace_bytes(chunk, context)
@@ -113,14 +118,14 @@ def _vram_use(machine: Machine, footprint: Footprint, limit: str | None, context
             f"take {format_bytes(least)}.",
             f"Set the graphics memory to {-(-least // MB)}MB or more, or to 0 to leave the graphics card unused.",
         )
-    fixed, missing, card_slots = least - LEAST_CARD_SLOTS * footprint.slot_bytes, footprint.experts_total, []
-    room_left = allowed
-    for place, room in enumerate(rooms):
-        room = min(room, room_left)
-        room_left -= room
-        slots = min(missing, (room if place else room - fixed) // footprint.slot_bytes)
+    fixed, missing = least - LEAST_CARD_SLOTS * footprint.slot_bytes, footprint.experts_total
+    card_slots, left = list[int](), allowed
+    for room in rooms:
+        taken = fixed if not card_slots else 0
+        slots = min(missing, (min(room, left) - taken) // footprint.slot_bytes)
         card_slots.append(slots if slots >= LEAST_CARD_SLOTS else 0)
         missing -= card_slots[-1]
+        left -= taken + card_slots[-1] * footprint.slot_bytes
     kept = slots_kept(card_slots, footprint.top_k, footprint.experts_total)
     names = [gpu.name for gpu, slots in zip(_cards(machine), card_slots, strict=True) if slots]
     return _Vram(" + ".join(names), min(allowed, sum(rooms)), tuple(card_slots), kept, has_dense=True)
@@ -177,7 +182,7 @@ def _fitting_context(machine: Machine, footprint: Footprint, wanted: int, chunk:
 
 def _context(footprint: Footprint, wishes: Wishes) -> int:
     if wishes.context is None:
-        return min(_DEFAULT_CONTEXT, footprint.max_context)
+        return min(DEFAULT_CONTEXT, footprint.max_context)
     shortest = min(16, footprint.max_context)
     if not shortest <= wishes.context <= footprint.max_context:
         raise EngineError(

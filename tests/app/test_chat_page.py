@@ -313,6 +313,28 @@ def test_changed_settings_can_be_put_to_use(make_page: MakePage, qtbot: QtBot, w
     assert not card_button(page).isVisible()
 
 
+def test_another_limit_on_graphics_memory_is_put_to_use_by_a_reload(
+    make_page: MakePage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ready(make_page(), qtbot)
+    engine, asked = page._services.engine, list[Wishes]()
+    load = engine.load
+
+    def noted(name: str, wishes: Wishes) -> int:
+        asked.append(wishes)
+        return load(name, wishes)
+
+    monkeypatch.setattr(engine, "load", noted)
+    page._services.settings.vram_limit = "0"
+    assert card_button(page).text() == "Reload"
+    qtbot.mouseClick(card_button(page), Qt.MouseButton.LeftButton)
+    ready(page, qtbot)
+    assert asked == [Wishes(vram_limit="0")]
+    assert not card_button(page).isVisible()
+    page._services.settings.vram_limit = ""
+    assert card_button(page).isVisible()
+
+
 def test_another_choice_while_one_is_being_loaded(make_page: MakePage, qtbot: QtBot) -> None:
     page = make_page("slow")
     qtbot.waitUntil(lambda: page._choice.progress is not None, timeout=10_000)
@@ -367,6 +389,12 @@ def test_the_card_counts_experts_not_padded_slots() -> None:
     assert plan_summary(PLAN) == "BF16 · all 1.60 GB of experts in RAM"
     most = replace(PLAN, slots_per_layer=(8, 7), expert_ram_bytes=16 * 10**8)  # as large as all experts, with the padding
     assert plan_summary(most) == "BF16 · 1.50 GB of 1.60 GB of experts in RAM"
+
+
+def test_with_a_graphics_card_it_counts_those_in_vram() -> None:
+    """With all of them there, RAM has no more than they pass through."""
+    assert plan_summary(replace(PLAN, slots_per_layer=(2, 2), card_slots=(16,))) == "BF16 · all 1.60 GB of experts in VRAM"
+    assert plan_summary(replace(PLAN, card_slots=(4, 2))) == "BF16 · 600 MB of 1.60 GB of experts in VRAM"
 
 
 def test_the_card_says_what_the_sentence_says() -> None:
@@ -608,7 +636,7 @@ def test_a_folder_of_the_list_is_that_model(make_page: MakePage, qtbot: QtBot) -
     assert page._choice.name == "qwen3-30b-a3b"
 
 
-@pytest.mark.parametrize("code", ["plan.context", "plan.too_much", "plan.below_floor"])
+@pytest.mark.parametrize("code", ["plan.context", "plan.too_much", "plan.below_floor", "plan.vram_limit"])
 def test_a_load_that_a_setting_spoilt_leads_to_the_settings(make_page: MakePage, qtbot: QtBot, code: str) -> None:
     page = make_page("fail-load", "--code", code)
     qtbot.waitUntil(lambda: banner(page).isVisible(), timeout=10_000)

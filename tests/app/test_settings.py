@@ -63,6 +63,9 @@ def test_bad_values_fall_back_one_by_one_and_unknown_keys_survive(path: Path) ->
         ("expert_ram", "12.5 GiB", "a lot"),
         ("expert_ram", "", "-3GB"),
         ("expert_ram", "800000000", "12gi"),
+        ("vram_limit", "50%", "150%"),
+        ("vram_limit", "0", "none"),
+        ("vram_limit", "8GB", "8 parrots"),
         ("context", 0, 100),
         ("context", 8192, -1),
         ("temperature", 0.0, 2.5),
@@ -106,7 +109,7 @@ def test_crash_while_writing_leaves_the_old_file(path: Path, monkeypatch: pytest
 def test_every_shown_setting_explains_itself() -> None:
     shown = [setting for setting in Settings.declarations() if setting.label]
     assert {setting.key for setting in shown} == {
-        "theme", "expert_ram", "context", "prefill_chunk", "kv_type", "temperature", "top_p", "max_tokens", "download_folder", "download_limit", "resume_downloads",
+        "theme", "expert_ram", "vram_limit", "context", "prefill_chunk", "kv_type", "temperature", "top_p", "max_tokens", "download_folder", "download_limit", "resume_downloads",
     }  # fmt: skip
     assert all(setting.description and setting.group for setting in shown)
     assert all(setting.problem(setting.default) == "" for setting in Settings.declarations())

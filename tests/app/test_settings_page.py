@@ -93,19 +93,30 @@ def test_ranges_are_written_beside_the_numbers(page: SettingsPage) -> None:
     assert editor(page, "Longest answer").accessibleDescription().endswith(" 1 to 1,048,576.")
 
 
-def test_text_that_does_not_fit_is_marked_and_not_stored(qtbot: QtBot, page: SettingsPage, services: Services) -> None:
-    memory = editor(page, "Memory for experts")
+@pytest.mark.parametrize(("label", "key"), [("Memory for experts", "expert_ram"), ("Graphics memory", "vram_limit")])
+def test_text_that_does_not_fit_is_marked_and_not_stored(page: SettingsPage, services: Services, label: str, key: str) -> None:
+    memory = editor(page, label)
     assert isinstance(memory, QLineEdit)
     memory.setText("most of it")
     memory.editingFinished.emit()
     problems = [label for label in page.findChildren(QLabel) if label.property("kind") == "bad" and label.isVisible()]
     assert [label.text()[:22] for label in problems] == ["Write an amount such a"]
     assert memory.property("bad") is True
-    assert services.settings.expert_ram == ""
+    assert services.settings.get(key) == ""
     memory.setText(" 30% ")
     memory.editingFinished.emit()
     assert not problems[0].isVisible()
-    assert services.settings.expert_ram == "30%"
+    assert services.settings.get(key) == "30%"
+
+
+def test_graphics_memory_stands_beside_the_memory_for_experts_and_says_what_it_takes(page: SettingsPage) -> None:
+    fields = [widget for widget in page.findChildren(QLineEdit) if widget.accessibleName()]
+    names = [field.accessibleName() for field in fields]
+    place = names.index("Graphics memory")
+    assert names[place - 1] == "Memory for experts"
+    assert fields[place].placeholderText() == "Automatic, 8GB, 50% or 0 for none"
+    room = fields[place].width() - 2 * 10
+    assert fields[place].fontMetrics().horizontalAdvance(fields[place].placeholderText()) <= room, "it can be read"
 
 
 def test_wheel_over_an_editor_scrolls_the_page_instead(qapp: QApplication, page: SettingsPage, services: Services) -> None:

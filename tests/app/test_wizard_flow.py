@@ -17,9 +17,13 @@ from app.core.plan_words import (
     limit_words,
     picture,
     speed_words,
+    vram_price,
+    vram_room,
+    vram_value,
+    vram_words,
 )
 from app.core.settings import Settings
-from app.core.wizard import Choice, Flow, Step, begin, lengths, proposals
+from app.core.wizard import Choice, Flow, Step, amount, begin, lengths, proposals, wished_bytes, wishes_of
 from engine.hardware.probe import probe_all
 from engine.protocol import (
     Change,
@@ -127,6 +131,29 @@ def test_wishes_of_one_model_do_not_follow_to_the_next(tmp_path: Path) -> None:
     assert Flow().outcome() is None
 
 
+def test_graphics_memory_is_a_wish_like_the_others(tmp_path: Path) -> None:
+    settings = Settings(tmp_path / "settings.json")
+    assert wishes_of(settings).vram_limit is None
+    settings.vram_limit = "50%"
+    flow = begin(settings).choose(HUB)
+    assert flow.wishes == Wishes(vram_limit="50%")
+    for wish, written in ((amount(4_200_000_001), "4201MB"), (amount(0), "0"), (None, "")):
+        outcome = flow.wish(vram_limit=wish).outcome()
+        assert outcome is not None
+        assert outcome.vram_limit == written
+    settings.vram_limit = amount(0)
+    assert wishes_of(settings) == Wishes(vram_limit="0")
+
+
+def test_an_amount_is_enough_for_what_it_was_made_of_and_is_known_again() -> None:
+    for nbytes in (1, 999_999, 1_000_000, 151_126_017, 11_400_000_000):
+        found = wished_bytes(amount(nbytes))
+        assert found is not None
+        assert nbytes <= found < nbytes + 1_000_000
+    assert wished_bytes("0") == wished_bytes(amount(0)) == 0
+    assert [wished_bytes(text) for text in (None, "", "50%", "3GB", "800000000", "MB")] == [None] * 6
+
+
 def test_details_of_the_steps() -> None:
     facts_ = MachineFacts(1, Machine(32 * GB, 30 * GB, False))
     rates = MachineRates(1, {Link.RAM: 43.21, Link.DISK: 2.7})
@@ -179,6 +206,37 @@ def test_a_card_comes_first_and_its_link_between() -> None:
     assert [row.name if isinstance(row, Bar) else row.link for row in rows] == ["VRAM", Link.PCIE, "RAM", Link.DISK, "Drive"]
     assert isinstance(rows[1], LinkLine)
     assert (rows[1].text, rows[1].rate) == ("PCIe", "24.6 GB/s")
+
+
+ON_CARD = replace(
+    FORETOLD, tiers=(Tier(Link.VRAM, "a card", 12 * GB, 2 * GB, GB, GB // 2, 5 * GB, 50), *FORETOLD.tiers), card_slots=(50,)
+)  # fmt: skip
+
+
+def _vram(*gains: tuple[int, float]) -> Plan:
+    """Bytes more, and the middle of the tokens/s afterwards; they are 4.0 now."""
+    prices = (Gain(Change.VRAM_LIMIT, "", nbytes, (middle - 1, middle + 1)) for nbytes, middle in gains)
+    return replace(ON_CARD, prices=tuple(prices))
+
+
+def test_graphics_memory_in_words() -> None:
+    assert (vram_value(ON_CARD), vram_room(ON_CARD)) == ("8.50 GB", 12 * GB)
+    assert vram_price(_vram((GB // 2, 4.6), (-GB, 3.0), (-17 * GB // 2, 1.5))) == "5.00 GB of experts · +1.2 tok/s per GB"
+    assert vram_price(_vram((-GB, 3.0), (-17 * GB // 2, 1.5))) == "5.00 GB of experts · −2.5 tok/s without"
+    assert vram_price(_vram((-17 * GB // 2, 4.02))) == "5.00 GB of experts", "no price to speak of"
+    assert vram_price(replace(ON_CARD, prices=())) == "5.00 GB of experts", "nothing was measured"
+    whole = replace(ON_CARD, tiers=(replace(ON_CARD.tiers[0], num_experts=100), *ON_CARD.tiers[1:]), prices=())
+    assert vram_price(whole) == "all experts"
+    limits = (None, "0", "50%", "2GB", "2000MB")
+    told = [vram_words(limit, wished_bytes(limit)) for limit in limits]
+    assert told == ["automatic", "none", "50%", "2GB", "2.00 GB"]
+
+
+def test_without_graphics_memory_its_price_is_what_it_would_bring() -> None:
+    more = Gain(Change.VRAM_LIMIT, "", 8 * GB, (7.0, 9.0))
+    assert (vram_value(FORETOLD), vram_room(FORETOLD)) == ("none", 0)
+    assert vram_price(replace(FORETOLD, prices=(more,))) == "+4.0 tok/s with 8.00 GB"
+    assert vram_price(PLAN) == ""
 
 
 def test_a_drive_that_is_too_small_says_so_unless_the_model_is_there() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from app.widgets.price_row import PriceRow
 from app.widgets.step_list import StepList
 from app.widgets.token_dialog import TokenDialog
 from engine.hardware.probe import probe_all
-from engine.protocol import DownloadState, KvType, MachineFacts, encode
+from engine.protocol import DownloadState, KvType, Link, MachineFacts, Plan, encode
 from tests.app.conftest import MakeStore, services_over
 from tests.engine.machines import NAMES, computer
 
@@ -148,7 +149,8 @@ def test_a_measurement_that_fails_says_why_and_the_set_up_goes_on(
 def test_each_choice_is_priced_and_planned_anew(make_page: MakePage, qtbot: QtBot) -> None:
     page = make_page("normal", "--measured")
     to_plan(page, qtbot)
-    context, kept, chunk, experts = page.findChildren(PriceRow)
+    context, kept, chunk, vram, experts = page.findChildren(PriceRow)
+    assert not vram.isVisible(), "there is no card"
     assert context.words[0] == "8K tokens"
     assert "per doubling" in context.words[1]
     assert chunk.words[0] == "512 tokens"
@@ -180,6 +182,105 @@ def test_each_choice_is_priced_and_planned_anew(make_page: MakePage, qtbot: QtBo
     QTest.keyClick(experts.slider, Qt.Key.Key_Left)
     QTest.keyClick(experts.slider, Qt.Key.Key_End)
     assert page._controller.flow.wishes.expert_ram is None, "all the way up is for the planner to say"
+
+
+def _settled(page: WizardPage, qtbot: QtBot) -> Plan:
+    qtbot.waitUntil(lambda: not page._controller.flow.is_planning, timeout=5000)
+    plan = page._controller.flow.best_plan
+    assert plan is not None
+    return plan
+
+
+def _limit(page: WizardPage) -> str | None:
+    return page._controller.flow.wishes.vram_limit
+
+
+def test_graphics_memory_is_a_choice_where_there_is_a_card(make_page: MakePage, qtbot: QtBot) -> None:
+    page = make_page("normal", "--measured", "--plan", "gpu")
+    to_plan(page, qtbot)
+    rows = page.findChildren(PriceRow)
+    assert [row.slider.accessibleName() for row in rows] == [
+        "Context", "Keys and values", "Prompt at once", "Graphics memory", "Memory for experts",
+    ]  # fmt: skip
+    vram = rows[3]
+    whole = _settled(page, qtbot)
+    assert vram.isVisible()
+    assert vram.slider.value() == vram.slider.maximum()
+    assert vram.words[0] == "11.4 GB"
+    assert re.fullmatch(r"6\.2\d GB of experts · −\d+\.\d tok/s without", vram.words[1])
+    assert "VRAM" in words(page)
+    assert not has_button(page, "Reset to recommended")
+
+    QTest.keyClick(vram.slider, Qt.Key.Key_Home)
+    plan = _settled(page, qtbot)
+    assert _limit(page) == "0"
+    assert vram.words[0] == "none"
+    assert re.fullmatch(r"\+\d+\.\d tok/s with 11\.4 GB", vram.words[1])
+    assert not plan.card_slots
+    assert "stays unused: no graphics memory may be taken" in words(page)
+    assert not any(tier.link is Link.VRAM for tier in plan.tiers), "the picture is of the new plan"
+
+    QTest.keyClick(vram.slider, Qt.Key.Key_Right)
+    plan = _settled(page, qtbot)
+    assert plan.card_slots == (2,), "the first step after none is the least that works"
+    assert "tok/s per GB" in vram.words[1]
+    QTest.keyClick(vram.slider, Qt.Key.Key_End)
+    assert _limit(page) is None, "all the way up is for the planner to say"
+    assert _settled(page, qtbot) == whole
+
+
+def test_graphics_memory_that_is_too_little_is_refused_and_the_slider_leads_back(make_page: MakePage, qtbot: QtBot) -> None:
+    page = make_page("normal", "--measured", "--plan", "gpu")
+    to_plan(page, qtbot)
+    page._controller.wish(vram_limit="5200MB")
+    assert _settled(page, qtbot).card_slots, "enough for 8K tokens"
+    page._controller.wish(context=16_384)
+    qtbot.waitUntil(lambda: not page._controller.flow.is_planning, timeout=5000)
+    assert page._controller.flow.best_plan is None
+    assert "5200MB of graphics memory is too little" in words(page)
+    assert "or to 0 to leave the graphics card unused" in words(page)
+    vram = page.findChildren(PriceRow)[3]
+    assert vram.isVisible()
+    assert vram.words == ("5.20 GB", "")
+    QTest.keyClick(vram.slider, Qt.Key.Key_Right)
+    plan = _settled(page, qtbot)
+    assert plan.context == 16_384
+    assert plan.card_slots
+    assert "too little" not in words(page)
+    page._controller.wish(vram_limit="1MB")
+    qtbot.waitUntil(lambda: not page._controller.flow.is_planning, timeout=5000)
+    assert "1MB of graphics memory is too little" in words(page)
+    button(page, "Reset to recommended").click()
+    assert _settled(page, qtbot).context == 8192
+    assert vram.slider.value() == vram.slider.maximum()
+
+
+def test_a_share_from_the_settings_has_its_place_on_the_slider(make_page: MakePage, services: Services, qtbot: QtBot) -> None:
+    services.settings.vram_limit = "60%"
+    page = make_page("normal", "--measured", "--plan", "gpu")
+    to_plan(page, qtbot)
+    vram = page.findChildren(PriceRow)[3]
+    assert vram.words[0] == "6.84 GB"
+    assert 0 < vram.slider.value() < vram.slider.maximum()
+    assert _limit(page) == "60%", "showing it changes nothing"
+    button(page, "Download and start").click()
+    assert page._services.settings.vram_limit == "60%"
+
+
+def test_the_chosen_graphics_memory_is_written_with_the_last_step(make_page: MakePage, qtbot: QtBot) -> None:
+    page = make_page("normal", "--measured", "--plan", "gpu")
+    to_plan(page, qtbot, "/models/stoker-demo-8x135m")
+    vram = page.findChildren(PriceRow)[3]
+    for _ in range(3):
+        QTest.keyClick(vram.slider, Qt.Key.Key_Left)
+    plan = _settled(page, qtbot)
+    limit = _limit(page)
+    assert limit is not None
+    assert re.fullmatch(r"\d+MB", limit)
+    assert sum(tier.used for tier in plan.tiers if tier.link is Link.VRAM) <= int(limit.removesuffix("MB")) * 10**6
+    assert not page._services.paths.settings.exists()
+    button(page, "Start").click()
+    assert json.loads(page._services.paths.settings.read_text())["vram_limit"] == limit
 
 
 def test_wishes_between_two_answers_are_left_out(make_page: MakePage, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,8 +467,9 @@ def test_by_keyboard_alone_from_the_first_step_to_the_chat(make_page: MakePage, 
     assert opened.args[0] == "chat"
 
 
-def test_every_control_has_a_name_and_its_turn(make_page: MakePage, qtbot: QtBot) -> None:
-    page = make_page("normal", "--measured")
+@pytest.mark.parametrize("plan", ["disk", "gpu"])
+def test_every_control_has_a_name_and_its_turn(make_page: MakePage, qtbot: QtBot, plan: str) -> None:
+    page = make_page("normal", "--measured", "--plan", plan)
     to_plan(page, qtbot)
     page.activateWindow()
     qtbot.waitUntil(page.isActiveWindow)
@@ -378,16 +480,14 @@ def test_every_control_has_a_name_and_its_turn(make_page: MakePage, qtbot: QtBot
     names = [widget.accessibleName() or getattr(widget, "text", str)() for widget in met]
     assert all(names)
     assert {"Context", "Memory for experts", "Back", "Download and start", "Skip set-up"} <= set(names)
+    assert ("Graphics memory" in names) == (plan == "gpu")
+    rows = ["Context", "Keys and values", "Prompt at once", "Graphics memory", "Memory for experts"]
+    assert [name for name in names if name in rows] == [name for name in rows if name in names], "as they stand"
     assert any(name.startswith("Step 1: Look") for name in names)
 
 
-@pytest.mark.parametrize("size", [(1224, 744), (968, 600), (704, 480)])
-@pytest.mark.parametrize("step", [Step.LOOK, Step.MEASURE, Step.CHOOSE, Step.PLAN])
-def test_nothing_is_cut_off_in_a_small_window(make_page: MakePage, qtbot: QtBot, size: tuple[int, int], step: Step) -> None:
-    page = make_page("normal", "--measured", size=size)
-    to_plan(page, qtbot)
-    page._controller.go(step)
-    qtbot.wait(50)
+def _assert_whole(page: WizardPage, size: tuple[int, int]) -> None:
+    """Nothing is cut off."""
     body = page._stack.currentWidget()
     assert body is not None
     area = body.area  # type: ignore[attr-defined]
@@ -404,9 +504,33 @@ def test_nothing_is_cut_off_in_a_small_window(make_page: MakePage, qtbot: QtBot,
             assert label.height() >= height, label.text()
             assert label.wordWrap() or label.width() >= label.minimumSizeHint().width(), label.text()
     assert page.grab().size() == page.size() * float(os.environ.get("QT_SCALE_FACTOR", "1")), "drawn in the screen's own pixels"
+
+
+@pytest.mark.parametrize("size", [(1224, 744), (968, 600), (704, 480)])
+@pytest.mark.parametrize("step", [Step.LOOK, Step.MEASURE, Step.CHOOSE, Step.PLAN])
+def test_nothing_is_cut_off_in_a_small_window(make_page: MakePage, qtbot: QtBot, size: tuple[int, int], step: Step) -> None:
+    page = make_page("normal", "--measured", size=size)
+    to_plan(page, qtbot)
+    page._controller.go(step)
+    qtbot.wait(50)
+    _assert_whole(page, size)
     if step is Step.PLAN:
         figure = next(label for label in page.findChildren(QLabel) if label.text() == "3.0–4.7")
         assert figure.mapTo(page, QPoint(0, figure.height())).y() < page._footer.y(), "the speed is seen without scrolling"
+
+
+@pytest.mark.parametrize("size", [(1224, 744), (968, 600), (704, 480)])
+@pytest.mark.parametrize("limit", [None, "0", "6000MB", "1MB"])
+def test_with_a_card_nothing_is_cut_off_either(
+    make_page: MakePage, qtbot: QtBot, size: tuple[int, int], limit: str | None
+) -> None:
+    page = make_page("normal", "--measured", "--plan", "gpu", size=size)
+    to_plan(page, qtbot)
+    page._controller.wish(vram_limit=limit)
+    qtbot.waitUntil(lambda: not page._controller.flow.is_planning, timeout=5000)
+    qtbot.wait(50)
+    assert page.findChildren(PriceRow)[3].isVisible()
+    _assert_whole(page, size)
 
 
 def test_nothing_is_cut_off_at_twice_the_scale() -> None:

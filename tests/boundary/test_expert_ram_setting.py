@@ -1,4 +1,4 @@
-"""The window checks the memory setting with a grammar of its own, and the engine reads it with another: they must agree."""
+"""The window checks the memory settings with a grammar of its own, and the engine reads it with another: they must agree."""
 
 import itertools
 
@@ -39,7 +39,9 @@ def engine_takes(text: str) -> bool:
 
 
 def window_takes(text: str) -> bool:
-    return Settings.expert_ram.problem(text) == ""
+    takes = Settings.expert_ram.problem(text) == ""
+    assert takes == (Settings.vram_limit.problem(text) == "")
+    return takes
 
 
 @pytest.mark.parametrize("text", GOOD)

@@ -377,6 +377,11 @@ def _wizard(step: Step, *, act: Callable[[WizardPage], object] | None = None) ->
     return scene
 
 
+def _scrolled_down(page: WizardPage) -> None:
+    bar = page._plan.area.verticalScrollBar()
+    bar.setValue(bar.maximum())
+
+
 def _recorded(name: str, folder: Path) -> str:
     """Facts of a computer that this one is not, as the child tells them."""
     file = folder / "facts.json"
@@ -400,7 +405,8 @@ _STORES = {"offline": "offline", "no-downloads": "empty"} | dict.fromkeys(
     "wizard-look-laptop": "normal --machine {laptop}", "wizard-look-broken": "normal --machine {half_broken_nvml}",
     "wizard-look-light": "normal", "wizard-look-dark": "normal", "wizard-measure": "bench-slow", "wizard-bench-failed": "bench-fails",
     "wizard-unmeasured": "normal", "wizard-choose-unmeasured": "normal",
-    "wizard-gpu-dark": "normal --measured --plan gpu --machine {two_cards}", "wizard-gpu-light": "normal --measured --plan gpu --machine {two_cards}",
+    **dict.fromkeys(("wizard-gpu-light", "wizard-gpu-dark", "wizard-gpu-limited", "wizard-gpu-none", "wizard-gpu-refused", "wizard-gpu-narrow",
+                     "wizard-gpu-small", "wizard-gpu-low"), "normal --measured --plan gpu --machine {two_cards}"),
     "wizard-full-disk": "normal --measured --plan full-disk", "wizard-unreadable": "normal --plan unreadable",
     "wizard-refused": "normal --measured --plan refused", "wizard-offline": "offline", "wizard-download": "normal --measured --rate 200000",
     "wizard-ram": "normal --measured --plan ram",
@@ -463,6 +469,12 @@ _SCENES: dict[str, tuple[str, tuple[str, ...], Callable[[Studio], None]]] = {
     "wizard-ram": ("light", (), _wizard(Step.PLAN)),
     "wizard-gpu-light": ("light", (), _wizard(Step.PLAN)),
     "wizard-gpu-dark": ("dark", (), _wizard(Step.PLAN)),
+    "wizard-gpu-limited": ("light", (), _wizard(Step.PLAN, act=lambda page: page._controller.wish(vram_limit="7000MB"))),
+    "wizard-gpu-none": ("dark", (), _wizard(Step.PLAN, act=lambda page: page._controller.wish(vram_limit="0"))),
+    "wizard-gpu-refused": ("light", (), _wizard(Step.PLAN, act=lambda page: page._controller.wish(vram_limit="2000MB"))),
+    "wizard-gpu-narrow": ("dark", (), _at(1024, 600, _wizard(Step.PLAN))),
+    "wizard-gpu-low": ("light", (), _at(1024, 600, _wizard(Step.PLAN, act=_scrolled_down))),
+    "wizard-gpu-small": ("light", (), _at(760, 900, _wizard(Step.PLAN))),
     "wizard-unmeasured": ("light", (), _wizard(Step.PLAN)),
     "wizard-full-disk": ("dark", (), _wizard(Step.PLAN)),
     "wizard-unreadable": ("light", (), _wizard(Step.PLAN)),

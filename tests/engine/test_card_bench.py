@@ -10,6 +10,7 @@ import torch
 from engine.accelerators import with_devices
 from engine.bench_formats import measure_formats
 from engine.bench_pieces import Stopped, on_card
+from engine.card_bench import PARTS
 from engine.card_rates import CardRates, Lane, LaneCosts
 from engine.config import Wishes
 from engine.experts.vram import Device
@@ -58,7 +59,7 @@ def test_rates_of_a_card_are_numbers_and_come_back_from_their_file(source: Sourc
 
 def test_it_can_be_given_up(source: Source) -> None:
     with pytest.raises(Stopped):
-        measure_card_of(source, Reference(), card(), lambda: True)
+        measure_card_of(source, Reference(), card(), should_stop=lambda: True)
 
 
 def test_all_of_it_is_measured_and_noted(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,3 +234,24 @@ def test_the_better_lane_is_foretold() -> None:
     both = _token(QWEN3_30B, 24, Hits(0.5, 1.0))[0]
     for lanes in (LaneCosts(CARD.lanes.link, Lane(1.0, 1.0)), LaneCosts(Lane(1.0, 1.0), CARD.lanes.cpu)):
         assert both < _token(QWEN3_30B, 24, Hits(0.5, 1.0), replace(CARD, lanes=lanes))[0]
+
+
+@pytest.mark.parametrize("has_rates", [True, False])
+def test_the_measurement_of_a_card_is_part_of_the_same_progress(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_rates: bool
+) -> None:
+    monkeypatch.setattr("engine.bench.SECONDS", 0.1)
+    book = Notebook(tmp_path, with_devices(probe(), [card()]))
+    if has_rates:
+        book.note_rates(source.footprint, source.checkpoint.folder, replace(RATES))
+    told: list[tuple[int, int]] = []
+    knowledge_of(source, book, Reference(), lambda *step: told.append(step), card())
+    done, (total,) = [step[0] for step in told], {step[1] for step in told}
+    assert done == sorted(done), "it never goes back"
+    assert (done[0], done[-1]) == (0, total - 1)
+    of_card = [step for step in done if step >= total - PARTS]
+    assert len(set(of_card)) == PARTS, "a step for each of its parts"
+    assert (total > PARTS) == (not has_rates)
+    told.clear()
+    knowledge_of(source, book, Reference(), lambda *step: told.append(step), card())
+    assert told == [], "it is known now"

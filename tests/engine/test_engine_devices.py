@@ -17,6 +17,7 @@ from engine.hardware.machine import Gpu, GpuKind, Machine
 from engine.hardware.probe import probe
 from engine.kernels.reference import Reference
 from engine.meter import Link
+from engine.plan.forecast import vram_taken
 from engine.protocol import ChatMessage
 from engine.simulate_cli import as_json, parse_simulation, simulate
 from engine.tiers.copy import DeviceLost
@@ -100,6 +101,29 @@ def test_a_card_too_small_for_the_dense_part_stays_unused(folder: Path, expected
     engine.close()
 
 
+def test_a_limit_on_its_memory_is_kept_and_changes_no_answer(folder: Path, expected: str) -> None:
+    accelerator, cards = card(256 << 20)
+    free = accelerator.free_bytes()
+    whole = Engine(folder, Wishes(), open_devices=cards)
+    taken = vram_taken(whole.plan)
+    whole.close()
+    del whole
+    engine = Engine(folder, Wishes(vram_limit=f"{taken - 100_000}B"), open_devices=cards)
+    assert 2 <= engine.plan.vram_slots < 3 * 8
+    assert engine.session._parts.experts._lanes.tiers[0].arena.num_slots == engine.plan.vram_slots  # type: ignore[attr-defined]
+    assert free - accelerator.free_bytes() <= taken - 100_000
+    assert answer(engine)[0] == expected
+    engine.close()
+
+
+def test_without_graphics_memory_no_card_is_opened(folder: Path, expected: str) -> None:
+    """Its driver alone would take some hundred MB."""
+    engine = Engine(folder, Wishes(vram_limit="0"), open_devices=lambda _: pytest.fail("it was opened"))
+    assert engine.plan.vram_slots == 0
+    assert answer(engine)[0] == expected
+    engine.close()
+
+
 def test_a_card_lost_in_an_answer_is_told_and_the_answer_goes_on(folder: Path, expected: str) -> None:
     accelerator, cards = card(256 << 20)
     engine = Engine(folder, Wishes(), open_devices=cards)
@@ -176,3 +200,8 @@ def test_a_simulated_card_tells_what_each_link_moved(folder: Path, monkeypatch: 
     assert told["bytes_per_token"]["vram"] > 0
     with pytest.raises(EngineError, match="do not hold the dense weights"):
         simulate(folder, parse_simulation("64KB"), Wishes())
+    with pytest.raises(EngineError, match="No graphics memory may be taken"):
+        simulate(folder, parse_simulation("256MB"), Wishes(vram_limit="0"))
+    with pytest.raises(EngineError, match="1KB of graphics memory is too little") as caught:
+        simulate(folder, parse_simulation("256MB"), Wishes(vram_limit="1KB"))
+    assert caught.value.code == "plan.vram_limit"

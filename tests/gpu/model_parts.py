@@ -125,6 +125,7 @@ def without_host(setting: Setting) -> list[Row]:
             assert on_device is not None, "one card"
             rows.append({
                 "what": f"{share:.0%} in VRAM", "decided by": "the device" if on_device.is_on else "the host",
+                "recorded": session._parts.captured is not None and not session._parts.captured.is_refused,
                 "tokens/s": 1 / median(record.seconds for record in records),
                 "VRAM hits": seen.vram_hits / (seen.hits + seen.misses),
                 "PCIe MB/token": _bytes(seen, Link.PCIE) / len(records) / 1e6,

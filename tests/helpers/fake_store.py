@@ -62,79 +62,146 @@ def empty_plan(**more: Any) -> dict[str, Any]:
 
 EXPERT, KV_TOKEN, LAYERS, EXPERTS = 9_437_184, 196_608, 48, 128  # of Qwen3-30B-A3B in BF16
 _KV_SHARES = {"fp32": 2.0, "bf16": 1.0, "q8": 0.53125}
-RAM_ROOM, DRIVE_FREE, MODEL = 21_900_000_000, 212 * GB, 61_100_000_000
+RAM_ROOM, CARD_ROOM, DRIVE_FREE, MODEL = 21_900_000_000, 11_400_000_000, 212 * GB, 61_100_000_000
 LEAST_EXPERTS, DENSE = 16 * EXPERT, 3_100_000_000
+REFUSED = "Qwen3-30B-A3B needs 24.9 GB of memory at least, and 21.9 GB is available.", "Ask for a context of 8192."
+Refusal = tuple[str, str]
 
 
-def planned(wishes: dict[str, Any], kind: str, rates: bool) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """A plan by plain arithmetic, and the limits of the wishes: the more memory for experts, the faster."""
+def planned(wishes: dict[str, Any], kind: str, rates: bool) -> tuple[dict[str, Any] | Refusal, dict[str, Any]]:
+    """A plan, or why there is none, and the limits of the wishes: the more memory for experts, the faster."""
+    plan, limits = placed(wishes, kind)
+    if not isinstance(plan, dict):
+        return plan, limits
+    if not rates:
+        return plan | {"unknown": "Cannot estimate, because this computer has not been measured yet."}, limits
+    plan |= with_speed(plan)
+    plan["prices"] += card_prices(plan, wishes) if kind == "gpu" else []
+    return plan, limits
+
+
+def placed(wishes: dict[str, Any], kind: str) -> tuple[dict[str, Any] | Refusal, dict[str, Any]]:
+    """By plain arithmetic."""
     room = 2 * MODEL if kind == "ram" else RAM_ROOM
     context, chunk = wishes.get("context") or 8192, wishes.get("prefill_chunk") or 512
     kv_type = wishes.get("kv_type") or "bf16"
-    kv_token = int(KV_TOKEN * _KV_SHARES[kv_type])
-    most = min(LAYERS * EXPERTS * EXPERT, room - DENSE - context * kv_token - 700_000_000)
+    kv_bytes, workspace = context * int(KV_TOKEN * _KV_SHARES[kv_type]), 820_000 * chunk
+    held = {"dense": DENSE, "kv": kv_bytes, "workspace": workspace}
+    fixed = sum(held.values())
+    least_vram = fixed + 2 * EXPERT
+    can_serve = kind == "gpu" and least_vram <= CARD_ROOM
+    allowed = of_card(wishes.get("vram_limit")) if can_serve else 0
+    most = min(LAYERS * EXPERTS * EXPERT, room - 700_000_000 - (0 if allowed else DENSE + kv_bytes))
     limits = {"least_context": 256, "most_context": 262_144, "least_expert_ram": min(LEAST_EXPERTS, max(most, 0)),
               "most_expert_ram": max(most, LEAST_EXPERTS)}  # fmt: skip
+    if can_serve:
+        limits |= {"least_vram": least_vram, "most_vram": CARD_ROOM}
+    if 0 < allowed < least_vram:
+        enough = -(-least_vram // 1_000_000)
+        return (
+            f"{wishes['vram_limit']} of graphics memory is too little: the dense weights, the context and 2 experts take "
+            f"{least_vram / GB:.2f} GB.",
+            f"Set the graphics memory to {enough}MB or more, or to 0 to leave the graphics card unused.",
+        ), limits
     if most < LEAST_EXPERTS or kind == "refused":
-        return None, limits
+        return REFUSED, limits
     ram = min(most, int(wishes["expert_ram"].removesuffix("MB")) * 1_000_000) if wishes.get("expert_ram") else most
-    slots = min(LAYERS * EXPERTS, ram // EXPERT)
+    slots, on_card = min(LAYERS * EXPERTS, ram // EXPERT), (allowed - fixed) // EXPERT if allowed else 0
     plan = empty_plan(
         model_name="Qwen3-30B-A3B-Instruct-2507", architecture="qwen3_moe", weight_format="BF16", num_layers=LAYERS,
         num_experts=EXPERTS, top_k=8, expert_bytes=EXPERT, dense_bytes=DENSE, expert_ram_bytes=slots * EXPERT,
-        slots_per_layer=[slots // LAYERS] * LAYERS, kv_bytes=context * kv_token, workspace_bytes=820_000 * chunk, context=context,
+        slots_per_layer=[slots // LAYERS] * LAYERS, kv_bytes=kv_bytes, workspace_bytes=workspace, context=context,
         prefill_chunk=chunk, kv_type=kv_type,
         model_bytes=MODEL, sentence="",
     )  # fmt: skip
-    held = {"dense": DENSE, "kv": plan["kv_bytes"], "workspace": plan["workspace_bytes"]}
     plan["tiers"] = [
-        {"link": "ram", "name": "RAM", "room": room, **held, "experts": slots * EXPERT, "num_experts": slots},
+        {"link": "ram", "name": "RAM", "room": room, "experts": slots * EXPERT, "num_experts": slots}
+        | (held if not on_card else {}),
         {"link": "disk", "name": "/dev/nvme0n1p2", "room": 40 * GB if kind == "full-disk" else DRIVE_FREE, "model": MODEL},
     ]
-    if not rates:
-        return plan | {"unknown": "Cannot estimate, because this computer has not been measured yet."}, limits
-    return with_speed(plan, slots, kind), limits
+    if on_card:
+        plan["tiers"].insert(0, {"link": "vram", "name": "NVIDIA GeForce RTX 4070", "room": allowed, **held,
+                                 "experts": on_card * EXPERT, "num_experts": on_card})  # fmt: skip
+        plan["card_slots"] = [on_card]
+    elif can_serve:
+        plan["notes"] = ["NVIDIA GeForce RTX 4070 stays unused: no graphics memory may be taken."]
+    return plan, limits
 
 
-def with_speed(plan: dict[str, Any], slots: int, kind: str) -> dict[str, Any]:
-    share = slots / (LAYERS * EXPERTS)
+def of_card(limit: str | None) -> int:
+    """Bytes that may be taken."""
+    if not limit:
+        return CARD_ROOM
+    if limit.endswith("%"):
+        return int(CARD_ROOM * float(limit[:-1]) / 100)
+    return min(CARD_ROOM, int(limit.removesuffix("MB")) * (1_000_000 if limit.endswith("MB") else 1))
 
-    def speed(held: float) -> list[float]:
-        middle = 1 / (0.08 + 0.5 * (1 - min(1.0, held)) ** 3)
-        return [middle * 0.8, middle * 1.25]
 
+def speed(held: float, on_card: float = 0.0) -> list[float]:
+    """Tokens/s with these shares of the experts in any memory and on a card, whose layers are faster too."""
+    computing = 0.08 if not on_card else 0.045 - 0.03 * min(1.0, on_card)
+    middle = 1 / (computing + 0.5 * (1 - min(1.0, held)) ** 3)
+    return [middle * 0.8, middle * 1.25]
+
+
+def shares(plan: dict[str, Any]) -> tuple[float, float]:
+    """Of the experts, those in any memory and those on a card."""
+    held = {tier["link"]: tier.get("num_experts", 0) / (LAYERS * EXPERTS) for tier in plan["tiers"]}
+    return min(1.0, sum(held.values())), held.get("vram", 0.0)
+
+
+def with_speed(plan: dict[str, Any]) -> dict[str, Any]:
+    share, card = shares(plan)
     misses = round(384 * (1 - share) ** 3)
-    links = {"ram": {"bytes": 6_500_000_000, "seconds": 0.08}}
+    links: dict[str, Any] = {"ram": {"bytes": 6_500_000_000, "seconds": 0.08}}
+    if card:
+        links = {"vram": {"bytes": 4_500_000_000, "seconds": 0.02}, "ram": {"bytes": 2_100_000_000, "seconds": 0.05}}
     if misses:
         links["disk"] = {"bytes": misses * EXPERT, "seconds": 0.1}
     step = 2 * GB
-    plan |= {
+    more: dict[str, Any] = {
         "predicted": {"phase": "decode", "links": links, "hits": 384 - misses, "misses": misses},
-        "predicted_tokens_per_second": speed(share), "ceilings_gbps": {"ram": 43.2, "disk": 2.7},
+        "predicted_tokens_per_second": speed(share, card), "ceilings_gbps": {"ram": 43.2, "disk": 2.7},
         "limiting": "disk" if misses else "ram", "basis": "published traces of other models" if misses else "",
         "first_tokens": [{"prompt_tokens": 1024, "low": 3.4, "high": 17.0}, {"prompt_tokens": 8192, "low": 27.0, "high": 44.0}],
         "prices": [
-            {"change": "context", "text": "twice", "amount": plan["kv_bytes"], "tokens_per_second": speed(share - 0.04)},
-            {"change": "prefill_chunk", "text": "twice", "amount": plan["workspace_bytes"], "tokens_per_second": speed(share - 0.02)},
-            *({"change": "kv_type", "text": f"keys and values as {kind}", "tokens_per_second": speed(share + 0.02 - 0.01 * times),
+            {"change": "context", "text": "twice", "amount": plan["kv_bytes"], "tokens_per_second": speed(share - 0.04, card)},
+            {"change": "prefill_chunk", "text": "twice", "amount": plan["workspace_bytes"],
+             "tokens_per_second": speed(share - 0.02, card)},
+            *({"change": "kv_type", "text": f"keys and values as {kind}",
+               "tokens_per_second": speed(share + 0.02 - 0.01 * times, card),
                "amount": int(plan["kv_bytes"] * (times / _KV_SHARES[plan["kv_type"]] - 1))}
               for kind, times in _KV_SHARES.items() if kind != plan["kv_type"]),
-            {"change": "expert_ram", "text": "more", "amount": step, "tokens_per_second": speed(share + step / MODEL)},
+            {"change": "expert_ram", "text": "more", "amount": step, "tokens_per_second": speed(share + step / MODEL, card)},
         ],
     }  # fmt: skip
     if misses:
-        plan["gains"] = [
-            {"change": "ram", "text": "32 GB more RAM", "amount": 32 * GB, "tokens_per_second": speed(share + 0.6)},
-            {"change": "disk", "text": "a drive of 5.4 GB/s", "amount": 5 * GB, "tokens_per_second": speed(share + 0.12)},
+        more["gains"] = [
+            {"change": "ram", "text": "32 GB more RAM", "amount": 32 * GB, "tokens_per_second": speed(share + 0.6, card)},
+            {"change": "disk", "text": "a drive of 5.4 GB/s", "amount": 5 * GB, "tokens_per_second": speed(share + 0.12, card)},
         ]
-    if kind == "gpu":
-        plan["tiers"].insert(0, {"link": "vram", "name": "NVIDIA GeForce RTX 4070", "room": 11_400_000_000, "dense": DENSE,
-                                 "kv": plan["kv_bytes"], "workspace": plan["workspace_bytes"], "experts": 5 * GB, "num_experts": 529})  # fmt: skip
-        plan["tiers"][1] |= {"dense": 0, "kv": 0, "workspace": 0}
-        plan["ceilings_gbps"] |= {"vram": 412.0, "pcie": 24.6}
-        plan["card_slots"] = (529,)
-        plan["notes"] = ["This picture is of a version that uses graphics cards."]
-    return plan
+    if card:
+        more["ceilings_gbps"] |= {"vram": 412.0, "pcie": 24.6}
+    return more
+
+
+def card_prices(plan: dict[str, Any], wishes: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the limit on graphics memory: a step up where there is more, one down, and doing without."""
+    taken = taken_of_card(plan)
+    found = []
+    for size in (taken + GB, taken - GB, 0) if taken else (CARD_ROOM,):
+        other, _ = placed(wishes | {"vram_limit": f"{size // 1_000_000}MB" if size else "0"}, "gpu")
+        if isinstance(other, dict) and (more := taken_of_card(other) - taken):
+            found.append(
+                {"change": "vram_limit", "text": "more or less", "amount": more, "tokens_per_second": speed(*shares(other))}
+            )
+    return found
+
+
+def taken_of_card(plan: dict[str, Any]) -> int:
+    return sum(
+        tier[part] for tier in plan["tiers"] if tier["link"] == "vram" for part in ("dense", "kv", "workspace", "experts")
+    )
 
 
 def model(name: str, total: float, active: float, *releases: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -315,7 +382,7 @@ class FakeStore:
             judged, limits = verdict("unsupported", "Stoker does not run the architecture glm5_next yet."), None
         else:
             plan, limits = planned(request["wishes"], self.plan, self.has_rates)
-            if plan is not None and repo.startswith("/"):
+            if isinstance(plan, dict) and repo.startswith("/"):
                 plan |= {"measured_tokens_per_second": 3.7, "measured_answers": 5}
             judged = self.judged(plan)
         found = model(repo.split("/")[-1], 30.5, 0, release(repo, "BF16", 61.1, judged))
@@ -323,11 +390,10 @@ class FakeStore:
         return self.send("RepoPlan", request_id=number, model=found, num_files=21, limits=limits,
                          download_bytes=0 if is_here else MODEL)  # fmt: skip
 
-    def judged(self, plan: dict[str, Any] | None) -> dict[str, Any]:
-        if plan is None:
-            return verdict("no_memory", "Qwen3-30B-A3B needs 24.9 GB of memory at least, and 21.9 GB is available.") | {
-                "hint": "Ask for a context of 8192."
-            }
+    def judged(self, plan: dict[str, Any] | Refusal) -> dict[str, Any]:
+        if not isinstance(plan, dict):
+            text, hint = plan
+            return verdict("no_memory", text) | {"hint": hint}
         if self.plan == "full-disk":
             text = "It takes 61.1 GB and the drive has 40.0 GB free: it needs 21.1 GB more."
             return verdict("no_space", text) | {"plan": plan}

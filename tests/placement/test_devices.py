@@ -236,7 +236,7 @@ def test_a_link_that_changes_bytes_is_refused(folder: Path, kernels: Kernels, mo
 
     monkeypatch.setattr(SimulatedAccelerator, "_move", lie)
     with (
-        pytest.raises(EngineError, match="card 0 gives back other bytes"),
+        pytest.raises(DeviceLost, match="card 0 gives back other bytes"),
         session_on(folder, None, kernels, devices=devices(kernels, VRAM), vram_slots=6),
     ):
         pass

@@ -1,20 +1,28 @@
 """What the command line is given and cannot use: one sentence with the range or the way on, and a code that scripts see."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from engine.cli import main
+from engine.config import Wishes
+from engine.hardware.machine import Gpu, GpuKind, Machine
+from engine.plan.forecast import Knowledge, forecast
+from engine.plan_cli import plan_rows
 from engine.protocol import DownloadState
 from engine.store.jobs import Jobs
+from engine.units import GB
 from tests.helpers.host_client import ROOT
+from tests.helpers.rates import CARD, QWEN3_30B, RATES
 from tests.helpers.tiny import write_mixtral
 
 
@@ -54,6 +62,57 @@ def test_supposed_memory_is_another_plan_of_the_same_computer(
     monkeypatch.setattr("engine.bench.measure", lambda *_, **__: pytest.fail("it is measured already"))
     assert main(["plan", "tiny", "--ram", "900TB"]) == 0
     assert len(json.loads((at_home.parent / "rates.json").read_text())["machines"]) == 1
+
+
+_PLAN, _CHAT, _TRACE = (
+    ("plan", "tiny"),
+    ("chat", "--model", "tiny", "Why?"),
+    ("trace", "record", "t", "--model", "tiny", "Why?"),
+)
+_SIMULATE = ("bench", "tiny", "--simulate", "1GB")
+
+
+@pytest.mark.parametrize("verb", [_PLAN, _CHAT, _TRACE, _SIMULATE])
+@pytest.mark.parametrize("option", ["--expert-ram", "--vram-limit"])
+def test_amounts_that_cannot_be_read_are_refused_before_anything_is_looked_at(
+    at_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: tuple[str, ...], option: str
+) -> None:
+    monkeypatch.setattr("engine.plan_cli.probe_all", lambda *_: pytest.fail("it looked around"))
+    monkeypatch.setattr("engine.engine.inspect", lambda *_: pytest.fail("it was opened"))
+    monkeypatch.setattr("engine.simulate_cli.inspect", lambda *_: pytest.fail("it was opened"))
+    found = _error(capsys, *verb, f"{option}=12gi")
+    assert "12gi" in found["text"]
+    assert "Write 3GB" in found["hint"]
+
+
+def test_a_limit_on_graphics_memory_is_planned_refused_and_priced(
+    at_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("engine.bench.SECONDS", 0.02)
+
+    def plan(*more: str) -> dict[str, Any]:
+        assert main(["plan", "tiny", "--vram", "8GB", "--json", *more]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    whole, none, half = plan(), plan("--vram-limit", "0"), plan("--vram-limit", "50%")
+    assert sum(whole["card_slots"]) == 3 * 8
+    assert none["card_slots"] == []
+    assert any("no graphics memory may be taken" in note for note in none["notes"])
+    (room,) = [tier["room"] for tier in half["tiers"] if tier["link"] == "vram"]
+    assert room == sum(tier["room"] for tier in whole["tiers"] if tier["link"] == "vram") // 2
+    refused = _error(capsys, "plan", "tiny", "--vram", "8GB", "--vram-limit", "1KB")
+    assert "1KB of graphics memory is too little" in refused["text"]
+
+
+def test_a_plan_tells_in_words_what_each_choice_costs() -> None:
+    machine = Machine(64 * GB, 64 * GB, False, gpus=(Gpu("Card 9000", GpuKind.NVIDIA, vram_free=12 * GB),))
+    plan = forecast(machine, QWEN3_30B, Wishes(vram_limit="6GB"), Knowledge(RATES, "", CARD, ""))
+    told = [text for label, text in plan_rows(plan) if label == "Instead"]
+    assert len(told) == len(plan.prices)
+    (none,) = [text for text in told if text.startswith("no graphics card: ")]
+    assert re.fullmatch(r"no graphics card: 5\.99 GB less, \d+\.\d–\d+\.\d tokens/s", none)
+    assert any(re.match(r"6\.59 GB of graphics memory: \d+ MB more, ", text) for text in told)
 
 
 def test_names_that_nobody_has(at_home: Path, capsys: pytest.CaptureFixture[str]) -> None:

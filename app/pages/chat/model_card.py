@@ -90,6 +90,10 @@ def plan_summary(plan: Plan) -> str:
     weights = plan.weight_format.upper()
     if not experts:
         return weights
+    if plan.vram_slots:
+        held = plan.vram_slots * plan.expert_bytes
+        share = "all" if held >= experts else f"{format_bytes(held)} of"
+        return f"{weights} · {share} {format_bytes(experts)} of experts in VRAM"
     num_slots = sum(plan.slots_per_layer)  # in bytes they are larger than what they hold: each is padded
     if num_slots == plan.num_layers * plan.num_experts:
         return f"{weights} · all {format_bytes(experts)} of experts in RAM"

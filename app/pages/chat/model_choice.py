@@ -13,12 +13,13 @@ from app.core.settings import Settings
 from app.core.wizard import wishes_of
 from engine.protocol import Failed, Hello, Loaded, ModelEntry, Models, Plan, Progress, ReasoningChoices, Wishes
 
-_WISHES = ("expert_ram", "context", "prefill_chunk", "kv_type")  # settings that a model is planned for
+_WISHES = ("expert_ram", "context", "prefill_chunk", "kv_type", "vram_limit")  # settings that a model is planned for
 _OF_SETTINGS = (
     "plan.context",
     "plan.too_much",
     "plan.below_floor",
     "plan.prefill_chunk",
+    "plan.vram_limit",
 )  # the same model loads with other settings
 _OWN_DOING = ("engine.superseded", "engine.restarted", "engine.stopped")  # asked for by the person: no problem to show
 

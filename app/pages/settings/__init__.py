@@ -12,7 +12,7 @@ from app.pages.settings.editors import make_editor
 from app.widgets.text_label import text_label
 
 _COLUMN_PX = 680
-_EDITOR_PX = 240
+_EDITOR_PX = 264
 
 
 class SettingsPage(QWidget):

@@ -240,6 +240,7 @@ class WizardController(QObject):
         try:
             settings.expert_ram, settings.context = outcome.expert_ram, outcome.context
             settings.prefill_chunk, settings.kv_type = outcome.prefill_chunk, outcome.kv_type
+            settings.vram_limit = outcome.vram_limit
             settings.download_folder = outcome.folder
         except ValueError as error:
             self.problem.emit(str(error))

@@ -29,6 +29,10 @@ from app.core.plan_words import (
     picture,
     speed_words,
     subtitle,
+    vram_price,
+    vram_room,
+    vram_value,
+    vram_words,
 )
 from app.core.verdicts import FIT_COLORS, FIT_WORDS
 from app.core.wizard import NO_WISHES, Flow, amount, lengths, wished_bytes
@@ -43,7 +47,7 @@ from engine.protocol import Failed, KvType, Plan, RepoPlan, Verdict, Wishes, Wis
 
 _SIDE_PX = 296
 _TWO_COLUMNS, _ANY_PX = 760, 16_777_215
-_EXPERT_STOPS = 32
+_STOPS = 32
 _USUAL_CHUNK, _USUAL_KV = 512, KvType.BF16  # where the sliders stand while there is no plan to say so
 
 
@@ -63,9 +67,11 @@ class PlanBody(Body):
         self._where, self._caption = TierBars(theme, self), QLabel(self, textFormat=Qt.TextFormat.PlainText)
         self._context, self._experts = PriceRow("Context", self), PriceRow("Memory for experts", self)
         self._chunk, self._kv = PriceRow("Prompt at once", self), PriceRow("Keys and values", self)
+        self._vram = PriceRow("Graphics memory", self)
         self._context.moved.connect(lambda tokens: controller.wish(context=tokens))
         self._chunk.moved.connect(lambda tokens: controller.wish(prefill_chunk=tokens))
         self._kv.moved.connect(lambda place: controller.wish(kv_type=KV_STOPS[place]))
+        self._vram.moved.connect(self._wish_vram)
         self._experts.moved.connect(self._wish_experts)
         self._reset = QPushButton("Reset to recommended", self)
         self._reset.setProperty("kind", "ghost")
@@ -173,8 +179,9 @@ class PlanBody(Body):
         self._chunk.show_choice(stops, wishes.prefill_chunk or plan.prefill_chunk, chunk_value(plan), chunk_price(plan))
         kept = KV_STOPS.index(wishes.kv_type or plan.kv_type)
         self._kv.show_choice(range(len(KV_STOPS)), kept, kv_value(plan), kv_price(plan))
-        stops = expert_stops(limits.least_expert_ram, limits.most_expert_ram)
-        held = wished_bytes(wishes) or plan.expert_ram_bytes
+        self._show_vram(limits, wishes.vram_limit, vram_value(plan), vram_price(plan), vram_room(plan))
+        stops = even_stops(limits.least_expert_ram, limits.most_expert_ram)
+        held = wished_bytes(wishes.expert_ram) or plan.expert_ram_bytes
         self._experts.show_choice(stops, held, experts_value(plan), experts_price(plan))
 
     def _show_refused(self, limits: WishLimits, verdict: Verdict | None, wishes: Wishes) -> None:
@@ -192,8 +199,24 @@ class PlanBody(Body):
         self._chunk.show_choice(stops, chunk, context_words(wishes.prefill_chunk), "")
         kept = KV_STOPS.index(wishes.kv_type or _USUAL_KV)
         self._kv.show_choice(range(len(KV_STOPS)), kept, kv_words(wishes.kv_type), "")
-        stops = expert_stops(limits.least_expert_ram, limits.most_expert_ram)
+        words = vram_words(wishes.vram_limit, wished_bytes(wishes.vram_limit))
+        self._show_vram(limits, wishes.vram_limit, words, "", limits.most_vram)
+        stops = even_stops(limits.least_expert_ram, limits.most_expert_ram)
         self._experts.show_choice(stops, limits.most_expert_ram, wishes.expert_ram or "automatic", "")
+
+    def _show_vram(self, limits: WishLimits, wish: str | None, value: str, price: str, otherwise: int) -> None:
+        """Nothing where no card can serve. `otherwise` is where the slider stands for a wish in other words than its own."""
+        self._vram.setVisible(limits.most_vram > 0)
+        if limits.most_vram > 0:
+            wished = limits.most_vram if wish is None else wished_bytes(wish)
+            stops = (0, *even_stops(limits.least_vram, limits.most_vram))
+            self._vram.show_choice(stops, otherwise if wished is None else wished, value, price)
+
+    def _wish_vram(self, nbytes: int) -> None:
+        """All the way to the right leaves it to the planner."""
+        limits = self._controller.flow.plan.limits if self._controller.flow.plan is not None else None
+        is_most = limits is not None and nbytes >= limits.most_vram
+        self._controller.wish(vram_limit=None if is_most else amount(nbytes))
 
     def _wish_experts(self, nbytes: int) -> None:
         """All the way to the right leaves it to the planner, who then takes what is free when the model is loaded."""
@@ -253,7 +276,7 @@ class PlanBody(Body):
         top.addWidget(_plain("What each choice costs", "name"), 1)
         top.addWidget(self._reset)
         inside.addLayout(top)
-        for row in (self._context, self._kv, self._chunk, self._experts):
+        for row in (self._context, self._kv, self._chunk, self._vram, self._experts):
             inside.addWidget(row)
         inside.addWidget(self._refusal)
         return frame
@@ -309,11 +332,11 @@ class _Gains(QWidget):
             self._grid.addWidget(_plain(speeds, "mono"), number, 1, Qt.AlignmentFlag.AlignRight)
 
 
-def expert_stops(least: int, most: int) -> tuple[int, ...]:
-    """Even steps from the least that runs to the most that fits."""
+def even_stops(least: int, most: int) -> tuple[int, ...]:
+    """From the least that runs to the most that fits."""
     if most <= least:
         return (most,)
-    return tuple(least + (most - least) * number // _EXPERT_STOPS for number in range(_EXPERT_STOPS + 1))
+    return tuple(least + (most - least) * number // _STOPS for number in range(_STOPS + 1))
 
 
 def _plain(text: str, kind: str) -> QLabel:
