@@ -205,3 +205,21 @@ def test_a_simulated_card_tells_what_each_link_moved(folder: Path, monkeypatch: 
     with pytest.raises(EngineError, match="1KB of graphics memory is too little") as caught:
         simulate(folder, parse_simulation("256MB"), Wishes(vram_limit="1KB"))
     assert caught.value.code == "plan.vram_limit"
+
+
+def test_a_card_whose_link_changes_bytes_is_not_used(folder: Path, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lie(self: SimulatedAccelerator, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+        for source, target in pairs:
+            target.copy_(source)
+            target[0] ^= 1
+        return 1e-6
+
+    _, cards = card(256 << 20)
+    engine = Engine(folder, Wishes(vram_limit="100%"), open_devices=cards)
+    engine.close()
+    monkeypatch.setattr(SimulatedAccelerator, "_move", lie)
+    engine = Engine(folder, Wishes(), open_devices=cards)
+    assert "gives back other bytes than it was sent" in engine.notice
+    assert engine.plan.vram_slots == 0
+    assert answer(engine)[0] == expected
+    engine.close()
