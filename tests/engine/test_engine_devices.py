@@ -215,8 +215,6 @@ def test_a_card_whose_link_changes_bytes_is_not_used(folder: Path, expected: str
         return 1e-6
 
     _, cards = card(256 << 20)
-    engine = Engine(folder, Wishes(vram_limit="100%"), open_devices=cards)
-    engine.close()
     monkeypatch.setattr(SimulatedAccelerator, "_move", lie)
     engine = Engine(folder, Wishes(), open_devices=cards)
     assert "gives back other bytes than it was sent" in engine.notice
