@@ -22,6 +22,7 @@ USAGE = """Usage: python3 installers/start.py [--torch cpu|cuda|rocm] [--termina
   stoker       run the command line, for example: stoker --help
   --torch      take this build of torch instead of the one that fits the machine's driver
 """
+_MOST_PROCESSES = 4  # of tests at once: each may take some gigabytes
 Action = Literal["start", "terminal", "test", "stoker", "help", "unknown"]
 # Debian's names for what Qt loads at run time and its wheel does not carry.
 QT_PACKAGES = (
@@ -137,7 +138,7 @@ def run_tests(environment: Environment, pytest_arguments: Sequence[str]) -> int:
         "ruff format": ["-m", "ruff", "format", "--check", "."],
         "mypy": ["-m", "mypy"],
         "import contracts": ["-c", lint_imports],
-        "pytest": ["-m", "pytest", *pytest_arguments],
+        "pytest": ["-m", "pytest", "-n", str(min(os.cpu_count() or 1, _MOST_PROCESSES)), *pytest_arguments],
     }
     failed = []
     for name, arguments in checks.items():

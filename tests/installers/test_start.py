@@ -458,12 +458,13 @@ def test_all_checks_run_and_one_failure_is_enough(
         return subprocess.CompletedProcess(command, 1 if "mypy" in command else 0)
 
     monkeypatch.setattr(subprocess, "run", fake_run)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert commands.run_tests(Environment(tmp_path), ["-k", "x"]) == 1
     assert "not passed: mypy" in capsys.readouterr().out
     assert ran[0] == "-m ruff check ."
     assert ran[1] == "-m ruff format --check ."
     assert "lint_imports_command" in ran[3]
-    assert ran[4] == "-m pytest -k x"
+    assert ran[4] == "-m pytest -n 2 -k x"
 
 
 def test_the_demo_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
