@@ -38,6 +38,8 @@ def running(setting: Setting, share: float, context: int = 512) -> Iterator[tupl
         runner = session._parts.experts
         every = [(layer, expert) for layer in range(sizes.layers) for expert in range(sizes.shape.num_experts)]
         runner.load([expert for expert in every if runner._cache.lookup(*expert) is None], _LONG, lambda _: None)
+        if share >= 1:  # as a warm start has it
+            lanes_of(session).warm(dict.fromkeys(every, 1.0), lambda wanted: runner.bring(wanted, _LONG))
         yield session, plan, total
 
 
