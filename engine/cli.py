@@ -17,7 +17,7 @@ from engine.probe_cli import add_probe
 from engine.store.library import models_folder
 from engine.store_cli import print_json
 from engine.trace_cli import add_trace
-from engine.units import format_bytes
+from engine.units import MB, format_bytes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -133,7 +133,8 @@ class _ProgressBar:
         if not self._is_on or (time.monotonic() - self._shown_at < 0.1 and done < total):
             return
         self._shown_at = time.monotonic()
-        amount = f" {done / total:4.0%} of {format_bytes(total)}" if total else ""
+        share = f" {done / total:4.0%}" if total else ""
+        amount = f"{share} of {format_bytes(total)}" if total >= MB else share  # fewer are parts of something, no bytes
         print(f"\r\x1b[K{stage}{amount}", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:

@@ -7,6 +7,7 @@ import pytest
 from app.core.download_words import job_words, left_text
 from app.core.library_words import state_words, used_text
 from app.core.verdicts import best_release, gain_text, in_format, recommended, size_text, sort_models, speed_text, subtitle
+from app.pages.chat.loading_bar import progress_in_words
 from engine.protocol import (
     Change,
     DownloadJob,
@@ -19,6 +20,7 @@ from engine.protocol import (
     ModelEntry,
     ModelState,
     Plan,
+    Progress,
     Release,
     Verdict,
 )
@@ -124,3 +126,13 @@ def test_a_size_that_is_rounded_says_so() -> None:
     assert size_text(Release("m/a", "FP8", 31_200_000_000, is_about=True)) == "FP8 · about 31.2 GB"
     assert size_text(Release("m/a", "FP8", 31_200_000_000)) == "FP8 · 31.2 GB"
     assert size_text(Release("m/a", "FP8", 0, is_about=True)) == "FP8"
+
+
+def test_loading_tells_bytes_as_bytes_and_parts_as_a_share() -> None:
+    def told(stage: str, done: int, total: int) -> str:
+        return progress_in_words("model", Progress(1, stage, done, total))
+
+    assert progress_in_words("model", None) == "Loading model"
+    assert told("Reading the dense weights", 0, 0) == "Loading model: reading the dense weights"
+    assert told("Reading the dense weights", 600_000_000, GB) == "Loading model: reading the dense weights, 600 MB of 1.00 GB"
+    assert told("Measuring this computer", 12, 35) == "Loading model: measuring this computer, 34 %"

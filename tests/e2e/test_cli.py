@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.cli import main
+from engine.cli import _ProgressBar, main
 from tests.helpers.host_client import ROOT
 from tests.helpers.tiny import write_mixtral
 
@@ -191,3 +191,14 @@ def test_without_a_display_the_window_says_so(stoker: Stoker, monkeypatch: pytes
     done = stoker()
     assert done.returncode == 1
     assert "no display" in done.stderr
+
+
+def test_a_bar_tells_bytes_as_bytes_and_parts_as_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    bar = _ProgressBar("Making", False)
+    for done, total in ((0, 0), (12, 35), (600_000_000, 1_000_000_000)):
+        monkeypatch.setattr(bar, "_shown_at", 0.0)
+        bar.show(done, total)
+    lines = terminal.getvalue().replace("\x1b[K", "").split("\r")
+    assert lines[1:] == ["Making", "Making  34%", "Making  60% of 1.00 GB"]

@@ -7,6 +7,7 @@ from app.core.figures import format_bytes
 from engine.protocol import Progress
 
 _STEPS = 1000
+_LEAST_BYTES = 1_000_000  # fewer are parts of something
 
 
 class LoadingBar(QWidget):
@@ -36,4 +37,6 @@ def progress_in_words(name: str, progress: Progress | None) -> str:
     stage = progress.stage[:1].lower() + progress.stage[1:]
     if progress.total <= 0:
         return f"Loading {name}: {stage}"
+    if progress.total < _LEAST_BYTES:
+        return f"Loading {name}: {stage}, {100 * progress.done // progress.total} %"
     return f"Loading {name}: {stage}, {format_bytes(progress.done)} of {format_bytes(progress.total)}"
