@@ -79,7 +79,7 @@ def measure_card(
         vram_gbps=max(rehearsal.memory.nbytes / median(passes) / 1e9, of_experts, of_dense),
         expert_gbps=of_experts, dense_gbps=of_dense, kv_gbps=kv_gbps,
         layer_seconds=max(0.0, layers - by_bytes),
-        resident_layer_seconds=max(0.0, min(layers, resident) - by_bytes), token_seconds=token_seconds, attention_gmacs=gmacs,
+        resident_layer_seconds=max(0.0, resident - by_bytes), token_seconds=token_seconds, attention_gmacs=gmacs,
         experts_by_rows=((1.0, of_experts), *by_rows),
         dense_by_tokens=dense_by_tokens(subject, rehearsal, of_dense, prompts, outside),
         lanes=costs,

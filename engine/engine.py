@@ -25,7 +25,7 @@ from engine.models.stated import end_ids
 from engine.parts import LoadProgress, open_parts
 from engine.plan.forecast import forecast
 from engine.plan.plan import allows_cards, make_plan
-from engine.plan.predict import Hits, resident_share
+from engine.plan.predict import Hits, resident_share, vram_share
 from engine.plan.predict import decoded as predict_token
 from engine.protocol import ChatMessage, Plan, ReasoningChoices
 from engine.rates import Rates
@@ -186,7 +186,8 @@ class Engine:
         seconds = sum(record.seconds for record in records) / len(records)
         share, kind = resident_share(self.plan), str(kind_of(self._source.footprint))
         name = self._card if self.plan.vram_slots else ""
-        return Answer(share, hit_rate, seconds / told, len(records), kind, time.time(), 1 / seconds, name)
+        held = vram_share(self.plan)
+        return Answer(share, hit_rate, seconds / told, len(records), kind, time.time(), 1 / seconds, name, held)
 
     def record(self, file: TextIO) -> None:
         """From now on the routing of every pass goes to `file` as a trace."""

@@ -24,7 +24,7 @@ from engine.models.geometry import MOST, cache_of
 from engine.models.published import text_part
 from engine.models.registry import SUPPORTED, find
 from engine.models.stated import check_stated
-from engine.plan.footprint import Compressed, Footprint, slots_kept
+from engine.plan.footprint import Compressed, Footprint, experts_resident
 from engine.plan.forecast import NOTHING, Knowledge, fit_of, forecast
 from engine.plan.plan import (
     DEFAULT_CONTEXT,
@@ -376,8 +376,8 @@ def _where(plan: Plan, footprint: Footprint) -> str:
     experts = footprint.experts_total * footprint.expert_bytes
     if fit_of(plan) is not Fit.DISK:
         return f"All of it, {format_bytes(footprint.dense_bytes + experts)}, fits into the memory that is free now."
-    kept = slots_kept(plan.card_slots, plan.top_k, footprint.experts_total)
-    held = (kept + sum(plan.slots_per_layer)) * footprint.expert_bytes
+    ram_slots, total = sum(plan.slots_per_layer), footprint.experts_total
+    held = experts_resident(plan.card_slots, ram_slots, plan.top_k, total) * footprint.expert_bytes
     return (
         f"{format_bytes(held)} of its {format_bytes(experts)} of experts fit into memory; "
         "the others are read from disk when a token needs them."

@@ -54,6 +54,7 @@ class Answer:
     seconds: float  # since 1970
     tokens_per_second: float
     card: str = ""  # the name of the graphics card that it used
+    vram_share: float = 0.0  # of the experts in VRAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,7 @@ class Notebook:
 def _seen(answers: list[Answer], card: str, since: float) -> Seen:
     """Of a model's answers with that card, or without any; rates are of the time `since`."""
     own = [answer for answer in answers if answer.card == card]
-    speeds = tuple((answer.share, answer.tokens_per_second) for answer in own[-_JUDGED:])
+    speeds = tuple((answer.share, answer.vram_share, answer.tokens_per_second) for answer in own[-_JUDGED:])
     return Seen(correction_of([answer for answer in own if answer.seconds > since]), speeds)
 
 
@@ -284,10 +285,11 @@ def _answer(value: Any) -> Answer | None:
         numbers = [float(value[name]) for name in ("share", "hit_rate", "ratio", "seconds", "tokens_per_second")]
         share, hit_rate, ratio, seconds, speed = numbers
         kind, card = str(value["kind"]), str(value.get("card", ""))
-        answer = Answer(share, hit_rate, ratio, int(value["tokens"]), kind, seconds, speed, card)
+        in_vram = float(value.get("vram_share", -1.0 if card else 0.0))  # -1 is like no share: it was not always noted
+        answer = Answer(share, hit_rate, ratio, int(value["tokens"]), kind, seconds, speed, card, in_vram)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return None
-    is_possible = 0 <= share <= 1 and 0 <= hit_rate <= 1 and 0 < ratio < 1e6 and 0 < speed < 1e6
+    is_possible = 0 <= share <= 1 and -1 <= in_vram <= 1 and 0 <= hit_rate <= 1 and 0 < ratio < 1e6 and 0 < speed < 1e6
     return answer if is_possible else None
 
 

@@ -26,7 +26,15 @@ def slots_kept(card_slots: Sequence[int], top_k: int, experts_total: int) -> int
 
 def card_guests(slots: int, top_k: int) -> int:
     """Of a card's slots, those that experts pass through."""
-    return min(guest_slots(top_k), max(1, slots // 2))
+    return min(guest_slots(top_k), max(1, slots // 2)) if slots else 0
+
+
+def experts_resident(card_slots: Sequence[int], ram_slots: int, top_k: int, experts_total: int) -> int:
+    """Experts in any memory while a token is computed: the slots, less those that are being read into."""
+    kept = slots_kept(card_slots, top_k, experts_total)
+    if experts_total in (ram_slots, kept):
+        return experts_total
+    return min(experts_total, kept + ram_slots - min(guest_slots(top_k), ram_slots) // 2)
 
 
 def attention_macs(tokens: int, length: int, heads: int, head_dim: int) -> float:

@@ -14,7 +14,16 @@ from engine.hardware.machine import Machine
 from engine.meter import Link
 from engine.plan.footprint import Footprint
 from engine.plan.locality import PUBLISHED, Locality
-from engine.plan.plan import LEAST_CHUNK, MOST_CHUNK, allows_cards, least_vram, make_plan, vram_rooms
+from engine.plan.plan import (
+    LEAST_CARD_SLOTS,
+    LEAST_CHUNK,
+    MOST_CHUNK,
+    SHORTEST_CONTEXT,
+    allows_cards,
+    least_vram,
+    make_plan,
+    vram_rooms,
+)
 from engine.plan.predict import NO_CORRECTION, Correction, predict, resident_share, vram_share
 from engine.protocol import Change, Fit, Gain, Plan
 from engine.rates import Rates
@@ -33,7 +42,7 @@ class Seen:
     """What earlier answers of a model came to here."""
 
     correction: Correction = NO_CORRECTION
-    speeds: tuple[tuple[float, float], ...] = ()  # share of the experts in memory, tokens/s
+    speeds: tuple[tuple[float, float, float], ...] = ()  # shares of the experts in memory and in VRAM, tokens/s
 
 
 NOT_SEEN = Seen()
@@ -81,8 +90,13 @@ def forecast(
 
 
 def _with_measured(plan: Plan, known: Knowledge) -> Plan:
-    """What answers came to here with about as many experts in memory."""
-    alike = [speed for share, speed in known.seen(plan).speeds if abs(share - resident_share(plan)) <= _ALIKE]
+    """What answers came to here with about as many experts in memory, and in that of graphics cards."""
+    shares = resident_share(plan), vram_share(plan)
+    alike = [
+        speed
+        for *seen, speed in known.seen(plan).speeds
+        if all(abs(one - other) <= _ALIKE for one, other in zip(seen, shares, strict=True))
+    ]
     if not alike:
         return plan
     return replace(plan, measured_tokens_per_second=median(alike), measured_answers=len(alike))
@@ -153,7 +167,7 @@ def _prices(base: _Priced, wishes: Wishes) -> Iterator[Gain]:
     """A step of each wish in both directions, where it can be met."""
     plan, footprint = base.plan, base.footprint
     for context in (plan.context * 2, plan.context // 2):
-        if 256 <= context <= min(footprint.max_context, _LONGEST):
+        if SHORTEST_CONTEXT <= context <= min(footprint.max_context, _LONGEST):
             yield from _price(base, replace(wishes, context=context), Change.CONTEXT)
     for chunk in (plan.prefill_chunk * 2, plan.prefill_chunk // 2):
         if LEAST_CHUNK <= chunk <= MOST_CHUNK:
@@ -223,7 +237,7 @@ def _notes(machine: Machine, footprint: Footprint, wishes: Wishes, plan: Plan) -
         stay, whose = ("stays", "its") if len(cards) == 1 else ("stay", "their")
         if allows_cards(wishes.vram_limit):
             needed = least_vram(replace(footprint, kv_type=plan.kv_type), plan.context, plan.prefill_chunk)
-            what = f"the dense weights and the context take {format_bytes(needed)}"
+            what = f"the dense weights, the context and room for {LEAST_CARD_SLOTS} experts take {format_bytes(needed)}"
             yield f"{names} {stay} unused: {what}, more than {whose} free memory holds."
         else:
             yield f"{names} {stay} unused: no graphics memory may be taken."

@@ -6,7 +6,7 @@ from engine.config import Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Gpu, Machine
 from engine.meter import Link
-from engine.plan.footprint import Footprint, slots_kept
+from engine.plan.footprint import Footprint, experts_resident, slots_kept
 from engine.protocol import Plan, Tier
 from engine.units import MB, TB, format_bytes, parse_bytes
 
@@ -59,7 +59,7 @@ def make_plan(
     if room < footprint.floor_bytes:
         raise _too_little(machine, in_ram, room, 0 if vram.has_dense else in_ram.kv_bytes(context, chunk), fitting)
     slots, why = _expert_slots(footprint, room, wishes.expert_ram, default_expert_ram)
-    if vram.kept == footprint.experts_total:
+    if vram.kept == footprint.experts_total and not wishes.expert_ram:
         slots = footprint.floor_slots  # they pass through RAM once
     layers = footprint.num_moe_layers
     plan = Plan(
@@ -116,18 +116,23 @@ def _vram_use(machine: Machine, footprint: Footprint, limit: str | None, context
             "plan.vram_limit",
             f"{limit} of graphics memory is too little: the dense weights, the context and {LEAST_CARD_SLOTS} experts "
             f"take {format_bytes(least)}.",
-            f"Set the graphics memory to {-(-least // MB)}MB or more, or to 0 to leave the graphics card unused.",
+            f"Set the graphics memory to {-(-least // MB)}MB or more, or to 0 to leave the graphics card unused, "
+            "or ask for a shorter context.",
         )
     fixed, missing = least - LEAST_CARD_SLOTS * footprint.slot_bytes, footprint.experts_total
     card_slots, left = list[int](), allowed
-    for room in rooms:
-        taken = fixed if not card_slots else 0
+    for place, room in enumerate(rooms):
+        taken = 0 if place else fixed
         slots = min(missing, (min(room, left) - taken) // footprint.slot_bytes)
-        card_slots.append(slots if slots >= LEAST_CARD_SLOTS else 0)
-        missing -= card_slots[-1]
-        left -= taken + card_slots[-1] * footprint.slot_bytes
+        if 0 < missing - slots < LEAST_CARD_SLOTS < slots and place < len(rooms) - 1:
+            slots -= LEAST_CARD_SLOTS - (missing - slots)  # so that the next card has enough to be used
+        if slots < LEAST_CARD_SLOTS:
+            break
+        card_slots.append(slots)
+        missing -= slots
+        left -= taken + slots * footprint.slot_bytes
     kept = slots_kept(card_slots, footprint.top_k, footprint.experts_total)
-    names = [gpu.name for gpu, slots in zip(_cards(machine), card_slots, strict=True) if slots]
+    names = [gpu.name for gpu, _ in zip(_cards(machine), card_slots, strict=False)]
     return _Vram(" + ".join(names), min(allowed, sum(rooms)), tuple(card_slots), kept, has_dense=True)
 
 
@@ -136,7 +141,7 @@ def _tiers(machine: Machine, footprint: Footprint, plan: Plan, vram: _Vram) -> t
     slots, room = sum(plan.slots_per_layer), machine.ram_available - reserve_bytes(machine)
     dense, kv, workspace = plan.dense_bytes, plan.kv_bytes, plan.workspace_bytes
     held = sum(vram.card_slots)
-    on_card = Tier(Link.VRAM, vram.name, vram.room, dense, kv, workspace, held * footprint.slot_bytes, held)
+    on_card = Tier(Link.VRAM, vram.name, vram.room, dense, kv, workspace, held * footprint.slot_bytes, vram.kept)
     kept = (0, 0, 0) if vram.has_dense else (dense, kv, workspace)
     in_ram = Tier(Link.RAM, "RAM", room, *kept, plan.expert_ram_bytes, slots)
     drive = machine.drives[0] if machine.drives else None
@@ -268,10 +273,10 @@ def _vram_sentence(footprint: Footprint, vram: _Vram, ram_slots: int) -> str:
     if vram.kept == total:
         return f"Everything fits into the memory of {vram.name}."
     where = f"{vram.kept} of {total} experts in VRAM beside the dense weights"
-    if ram_slots >= total:
+    if ram_slots == total:
         return f"{where}, all of them in RAM."
-    rest = total - vram.kept - ram_slots
-    return f"{where}, {ram_slots} in RAM" + (f"; {rest} are read from disk when a token needs them." if rest > 0 else ".")
+    rest = total - experts_resident(vram.card_slots, ram_slots, footprint.top_k, total)
+    return f"{where}, {ram_slots} in RAM" + (f"; {rest} are read from disk when a token needs them." if rest else ".")
 
 
 def _sentence(footprint: Footprint, slots: int, why: str) -> str:

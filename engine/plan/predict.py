@@ -5,7 +5,7 @@ from math import comb
 
 from engine.card_rates import CardRates
 from engine.meter import Link, LinkUse, Origin, Phase, Traffic
-from engine.plan.footprint import Footprint, attention_macs, guest_slots, slots_kept
+from engine.plan.footprint import Footprint, attention_macs, experts_resident, slots_kept
 from engine.plan.locality import Locality
 from engine.protocol import FirstToken, Plan
 from engine.rates import Rates, at
@@ -67,12 +67,9 @@ class Hits:
 
 
 def resident_share(plan: Plan) -> float:
-    """Of all experts, those in memory while a token is computed: the slots, less those that are being read into."""
-    total, slots = plan.num_layers * plan.num_experts, sum(plan.slots_per_layer)
-    kept = slots_kept(plan.card_slots, plan.top_k, total)
-    if slots >= total or kept >= total:
-        return 1.0
-    return min(1.0, (slots - min(guest_slots(plan.top_k), slots) / 2 + kept) / total)
+    """Of all experts, those in memory while a token is computed."""
+    total = plan.num_layers * plan.num_experts
+    return experts_resident(plan.card_slots, sum(plan.slots_per_layer), plan.top_k, total) / total
 
 
 def vram_share(plan: Plan) -> float:
@@ -87,7 +84,8 @@ def decoded(plan: Plan, footprint: Footprint, rates: Rates, hits: Hits, context:
     kv_bytes = replace(footprint, kv_type=plan.kv_type).kv_read_bytes(context)
     of = rates if card is None else card
     dense = footprint.block_bytes / of.dense_gbps / 1e9 + kv_bytes / of.kv_gbps / 1e9
-    dense += footprint.num_layers * (of.layer_seconds if card is None or hits.in_vram < 1 else card.resident_layer_seconds)
+    is_alone = card is not None and hits.in_vram == 1 and len(plan.card_slots) == 1  # several cards need the host
+    dense += footprint.num_layers * (card.resident_layer_seconds if card is not None and is_alone else of.layer_seconds)
     head = footprint.head_bytes / of.dense_gbps / 1e9
     fixed_bytes = footprint.dense_read_bytes + kv_bytes
     if card is None:

@@ -26,7 +26,7 @@ from app.widgets.meter_strip import MeterStrip
 from engine.hardware.machine import Machine
 from engine.plan.footprint import Footprint
 from engine.plan.plan import make_plan
-from engine.protocol import Plan, Wishes
+from engine.protocol import Link, Plan, Tier, Wishes
 from tests.app.conftest import MakeEngine, empty_disk, fill_disk
 
 MakePage = Callable[..., ChatPage]
@@ -393,8 +393,10 @@ def test_the_card_counts_experts_not_padded_slots() -> None:
 
 def test_with_a_graphics_card_it_counts_those_in_vram() -> None:
     """With all of them there, RAM has no more than they pass through."""
-    assert plan_summary(replace(PLAN, slots_per_layer=(2, 2), card_slots=(16,))) == "BF16 · all 1.60 GB of experts in VRAM"
-    assert plan_summary(replace(PLAN, card_slots=(4, 2))) == "BF16 · 600 MB of 1.60 GB of experts in VRAM"
+    tier = Tier(Link.VRAM, "RTX 4070", 10**10, num_experts=16)
+    assert plan_summary(replace(PLAN, slots_per_layer=(2, 2), tiers=(tier,))) == "BF16 · all 1.60 GB of experts in VRAM"
+    some = replace(PLAN, slots_per_layer=(4, 4), tiers=(replace(tier, num_experts=6),))
+    assert plan_summary(some) == "BF16 · of 1.60 GB of experts 600 MB in VRAM, 800 MB in RAM"
 
 
 def test_the_card_says_what_the_sentence_says() -> None:

@@ -160,13 +160,15 @@ def test_answers_with_a_card_judge_its_rates_and_say_nothing_of_answers_without(
         book.note_answer("model", replace(without, seconds=10.0 + number))
     assert not book.should_measure_card(QWEN3_30B, NAME)
     for number in range(3):
-        book.note_answer("model", replace(without, ratio=2.0, seconds=20.0 + number, tokens_per_second=40.0, card=NAME))
+        book.note_answer(
+            "model", replace(without, ratio=2.0, seconds=20.0 + number, tokens_per_second=40.0, card=NAME, vram_share=0.3)
+        )
     assert book.should_measure_card(QWEN3_30B, NAME)
     assert book.should_measure(QWEN3_30B, tmp_path), "the drive is in the same prediction"
     known = book.knowledge(QWEN3_30B, tmp_path, "model")
     assert (known.in_ram.correction.factor, known.on_card.correction.factor) == (1.4, 2.0)
-    assert known.in_ram.speeds == ((0.5, 7.0),) * 3
-    assert known.on_card.speeds == ((0.5, 40.0),) * 3
+    assert known.in_ram.speeds == ((0.5, 0.0, 7.0),) * 3
+    assert known.on_card.speeds == ((0.5, 0.3, 40.0),) * 3
     book.note_card(QWEN3_30B, NAME, replace(CARD, seconds=100.0))
     assert not book.should_measure_card(QWEN3_30B, NAME), "the new rates have met no answer yet"
     assert book.knowledge(QWEN3_30B, tmp_path, "model").on_card.correction == NO_CORRECTION

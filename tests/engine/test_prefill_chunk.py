@@ -68,7 +68,8 @@ def test_answers_given_here_stand_beside_the_prediction() -> None:
     plan = forecast(MACHINE, QWEN3_30B, Wishes(), KNOWN)
     assert plan.measured_tokens_per_second is None
     share = sum(plan.slots_per_layer) / (48 * 128)
-    known = replace(KNOWN, in_ram=Seen(speeds=((share, 7.0), (share, 9.0), (share, 8.0), (share / 2, 2.0))))
+    alike = ((share, 0.0, 7.0), (share, 0.0, 9.0), (share, 0.0, 8.0))
+    known = replace(KNOWN, in_ram=Seen(speeds=(*alike, (share / 2, 0.0, 2.0), (share, 0.5, 1.0))))
     found = forecast(MACHINE, QWEN3_30B, Wishes(), known)
     assert (found.measured_tokens_per_second, found.measured_answers) == (8.0, 3), "those with as many experts in memory"
     less = forecast(MACHINE, QWEN3_30B, Wishes(expert_ram="3GB"), known)

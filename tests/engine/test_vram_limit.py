@@ -11,12 +11,13 @@ from engine.config import KvType, Wishes
 from engine.errors import EngineError
 from engine.hardware.machine import Gpu, GpuKind, Machine
 from engine.hardware.probe import probe_all
-from engine.judge import Facts, Ground, plan_facts
+from engine.judge import Facts, Ground, judge, plan_facts
 from engine.meter import Link
-from engine.plan.footprint import Footprint
-from engine.plan.forecast import forecast, vram_taken
-from engine.plan.plan import make_plan, vram_rooms
-from engine.protocol import Change, Gain, HubModel, Load, Plan, PlanFor, Release, WishLimits, decode, encode
+from engine.plan.footprint import Footprint, experts_resident
+from engine.plan.forecast import fit_of, forecast, vram_taken
+from engine.plan.plan import least_vram, make_plan, vram_rooms
+from engine.plan.predict import vram_share
+from engine.protocol import Change, Fit, Gain, HubModel, Load, Plan, PlanFor, Release, WishLimits, decode, encode
 from engine.units import GB, MB
 from tests.engine.machines import NAMES, computer
 from tests.engine.test_computers import COMPUTERS, FOOTPRINTS, KNOWN
@@ -121,12 +122,51 @@ def test_too_little_is_refused_with_remedies_that_work() -> None:
 def test_two_cards_share_a_limit_the_roomier_one_first() -> None:
     large, small = vram_rooms(TWO)
     held = _plan(TWO, f"{large // 2}B").card_slots
+    assert len(held) == 1, "no room is left for the other"
     assert held[0] >= 2
-    assert held[1] == 0, "no room is left for the other"
     both = _plan(TWO, f"{large + small // 2}B").card_slots
     assert both[0] == _plan(TWO, None).card_slots[0], "the first is full"
     assert 2 <= both[1] < _plan(TWO, None).card_slots[1]
     assert both[1] * QWEN3_30B.slot_bytes <= small // 2 + QWEN3_30B.slot_bytes
+
+
+def test_cards_without_slots_count_for_nothing() -> None:
+    """As many experts as one card alone, whatever other cards a limit leaves unused."""
+    least = least_vram(QWEN3_30B, 8192, 512)
+    one, three = _plan(ONE, f"{least}B"), _plan(_machine(12, 4, 4), f"{least}B")
+    assert one.card_slots == three.card_slots == (2,)
+    assert vram_share(three) == vram_share(one) > 0
+    assert three.sentence == one.sentence
+    assert three.sentence.startswith("1 of 6144 experts in VRAM")
+
+
+def test_an_expert_that_is_left_over_goes_to_the_next_card() -> None:
+    """Together with one of the first, as a card with a single slot could not be used."""
+    total, fixed = QWEN3_30B.experts_total, least_vram(QWEN3_30B, 8192, 512) - 2 * QWEN3_30B.slot_bytes
+    room = fixed + (total - 1) * QWEN3_30B.slot_bytes + MB
+    plan = _plan(_machine(room / 0.92 / GB, 24, ram=128), None)
+    assert plan.card_slots == (total - 2, 2)
+    assert fit_of(plan) is Fit.VRAM
+
+
+def test_ram_that_is_wished_for_is_taken_though_the_card_holds_everything() -> None:
+    machine = _machine(120, ram=128)
+    assert sum(_plan(machine, None).slots_per_layer) == QWEN3_30B.floor_slots
+    assert _plan(machine, None, expert_ram="20GB").expert_ram_bytes > 19 * GB
+
+
+def test_a_verdict_never_reads_all_of_the_experts_from_memory_and_some_from_disk() -> None:
+    seen = set()
+    for ram in range(16, 80):
+        machine = _machine(12, ram=ram)
+        plan = _plan(machine, None)
+        seen.add(fit_of(plan))
+        held = experts_resident(plan.card_slots, sum(plan.slots_per_layer), plan.top_k, QWEN3_30B.experts_total)
+        assert (held == QWEN3_30B.experts_total) == (fit_of(plan) is not Fit.DISK)
+        assert ("read from disk" in plan.sentence) == (fit_of(plan) is Fit.DISK)
+        verdict = judge(QWEN3_30B, 0, Ground(machine, None, 1 << 50))
+        assert ("others are read from disk" in verdict.text) == (fit_of(plan) is Fit.DISK)
+    assert seen == {Fit.DISK, Fit.VRAM_RAM}
 
 
 @pytest.mark.parametrize("machine", [ONE, TWO, _machine(11.3, 4.9, 7.77)])

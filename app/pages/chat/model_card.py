@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLay
 from app.core.figures import format_bytes
 from app.core.tooltip import plain_tooltip
 from app.widgets.theme import Theme, ui_font
-from engine.protocol import Plan
+from engine.protocol import Link, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,12 @@ def plan_summary(plan: Plan) -> str:
     weights = plan.weight_format.upper()
     if not experts:
         return weights
-    if plan.vram_slots:
-        held = plan.vram_slots * plan.expert_bytes
-        share = "all" if held >= experts else f"{format_bytes(held)} of"
-        return f"{weights} · {share} {format_bytes(experts)} of experts in VRAM"
+    in_vram = next((tier.num_experts for tier in plan.tiers if tier.link is Link.VRAM), 0)
+    if in_vram * plan.expert_bytes >= experts:
+        return f"{weights} · all {format_bytes(experts)} of experts in VRAM"
+    if in_vram:
+        held, in_ram = (format_bytes(count * plan.expert_bytes) for count in (in_vram, sum(plan.slots_per_layer)))
+        return f"{weights} · of {format_bytes(experts)} of experts {held} in VRAM, {in_ram} in RAM"
     num_slots = sum(plan.slots_per_layer)  # in bytes they are larger than what they hold: each is padded
     if num_slots == plan.num_layers * plan.num_experts:
         return f"{weights} · all {format_bytes(experts)} of experts in RAM"
