@@ -22,7 +22,8 @@ class KvType(StrEnum):
 class Wishes:
     """`None` leaves the choice to the planner. `expert_ram` is an amount ('3GB') or a share of the experts ('30%').
 
-    `vram_limit` is what may be taken of the graphics cards' memory: an amount, a share of what is free, or '0' for no card.
+    `vram_limit` is what the model may take of the graphics cards' memory: an amount, a share of what they have free for one, or
+    '0' for no card. What the driver needs comes on top.
     """
 
     expert_ram: str | None = None

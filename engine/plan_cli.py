@@ -223,6 +223,10 @@ def _simulate(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     if options.simulate is not None:
         return _simulate(options)
+    for name in ("expert_ram", "vram_limit"):
+        if getattr(options, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise EngineError("cli.usage", f"{option} is for a simulated card.", "Give --simulate too, or leave it out.")
     deadline, folder = time.monotonic() + _BENCH_SECONDS, find_model(options.model, models_folder())
     from engine.measure import measure_all
     from engine.source import inspect

@@ -9,7 +9,7 @@ from engine.units import parse_bytes
 def add_wishes(parser: argparse.ArgumentParser, of_limit: str = "") -> None:
     """The options that `wishes_of` reads. `of_limit` is what else a person should know of the one on graphics memory."""
     parser.add_argument("--expert-ram", metavar="AMOUNT", help="RAM for experts: 3GB, or a share of them such as 30%%")
-    text = "graphics memory that may be taken: 8GB, a share of what is free such as 50%%, or 0 for none"
+    text = "graphics memory for the model: 8GB, a share of what is free for it such as 50%%, or 0 for none"
     parser.add_argument("--vram-limit", metavar="AMOUNT", help=f"{text}{of_limit}")
     parser.add_argument("--context", type=int, metavar="N", help="tokens of context")
     parser.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that are read at once")

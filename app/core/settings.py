@@ -122,8 +122,8 @@ class Settings:
         group="Engine", check=_check_amount, placeholder="Automatic, or 12GB, or 30%",
     )  # fmt: skip
     vram_limit = Setting(
-        "", "Graphics memory", "What may be taken of the graphics cards: an amount, a share of what is free, or 0 for none. "
-        "Used at the next load.",
+        "", "Graphics memory", "What a model may take of the graphics cards: an amount, a share of what is free for it, or 0 "
+        "for none. The driver takes some hundred MB more. Used at the next load.",
         group="Engine", check=_check_amount, placeholder="Automatic, 8GB, 50% or 0 for none",
     )  # fmt: skip
     context = Setting(

@@ -72,7 +72,7 @@ def test_a_token_of_fixed_shapes_gives_the_same(golden: Golden, monkeypatch: pyt
         lanes.warm(every, lambda wanted: runner.bring(wanted, 60.0))
         session.sync(golden.tokens[:24])
         if not isinstance(parts.model, Decoder):
-            return
+            pytest.skip(f"{golden.row.model_type} has a frame of its own, and is computed call by call")
 
         def record(run: Run) -> Run:
             shapes.append(len(shapes))
