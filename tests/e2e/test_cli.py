@@ -202,3 +202,10 @@ def test_a_bar_tells_bytes_as_bytes_and_parts_as_a_share(monkeypatch: pytest.Mon
         bar.show(done, total)
     lines = terminal.getvalue().replace("\x1b[K", "").split("\r")
     assert lines[1:] == ["Making", "Making  34%", "Making  60% of 1.00 GB"]
+
+
+@pytest.mark.parametrize("option", ["--expert-ram", "--vram-limit"])
+def test_a_bench_without_a_simulated_card_takes_no_limits_for_one(stoker: Stoker, option: str) -> None:
+    done = stoker("bench", "tiny", option, "3GB")
+    assert done.returncode == 1
+    assert f"{option} is for a simulated card." in done.stderr
