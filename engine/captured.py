@@ -32,14 +32,18 @@ class Record(Protocol):
 
 
 class CudaGraphs:
-    """A `Record`. Its recordings share their memory, as one runs at a time."""
+    """A `Record` on one device. Its recordings share their memory, as one runs at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # else torch takes one of the current device, which may be another
         self._pool: Any = None
 
     def __call__(self, run: Run) -> Run:
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.stream(self._stream),  # comes back from it too where a recording fails, as torch's own exit does not
+            torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+        ):
             y = run()
         self._pool = graph.pool()
 
