@@ -137,6 +137,7 @@ def test_slots_stolen_in_mid_run(folder: Path, kernels: Kernels, expected: Answe
         assert isinstance(accelerator, SimulatedAccelerator)
         accelerator.others = {5: VRAM - (10 << 10), 15: 0}.get(step, accelerator.others)
         seen.append(tier.budget.num_slots)
+        assert accelerator._taken == tier.budget.num_slots * tier.arena.stride, "the others get what was given back"
 
     with session_on(folder, None, kernels, devices=[card], vram_slots=EXPERTS, expert_ram="100%") as (session, _):
         (tier,) = lanes_of(session).tiers
