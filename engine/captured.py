@@ -32,14 +32,18 @@ class Record(Protocol):
 
 
 class CudaGraphs:
-    """A `Record`. Its recordings share their memory, as one runs at a time."""
+    """A `Record` on one device. Its recordings share their memory, as one runs at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # else torch takes one of the current device, which may be another
         self._pool: Any = None
 
     def __call__(self, run: Run) -> Run:
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.stream(self._stream),  # comes back from it too where a recording fails, as torch's own exit does not
+            torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+        ):
             y = run()
         self._pool = graph.pool()
 
@@ -104,7 +108,7 @@ class Captured:
         except RuntimeError as error:  # of the recording: what is wrong with the device shows again at once
             _log.warning("Tokens cannot be recorded: %s", str(error).partition("\n")[0])
             step = None
-        self._on_device.routed.clear()
+        self._on_device.routed = []
         if step is None:
             self.is_refused = True
             self._steps.clear()
@@ -119,7 +123,7 @@ class Captured:
         own_rotation = cosine.clone(), sine.clone()
 
         def run() -> torch.Tensor:
-            on_device.routed.clear()
+            on_device.routed = []
             return model.layers(own_x, own_rotation, cast(KvCache, kv), on_device)  # it is asked for what it has
 
         expected = run().clone()
@@ -128,9 +132,8 @@ class Captured:
             if not _is_close(expected, as_it_is):
                 raise RuntimeError("with fixed shapes its logits are others")
         again = self._record(run)
-        step = _Step(own_x, own_rotation, kv, again, list(on_device.routed))
+        step = _Step(own_x, own_rotation, kv, again, on_device.routed)
         step.aim(x, rotation)
-        on_device.routed = step.routed
         if not _is_close(again(), expected):
             raise RuntimeError("the recording gives other logits")
         return step

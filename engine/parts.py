@@ -113,7 +113,7 @@ def open_parts(
             )
     captured = None
     if isinstance(lanes, DeviceLanes) and lanes.on_device is not None and device.type == "cuda" and isinstance(model, Decoder):
-        captured = Captured(model, kv, lanes.on_device, CudaGraphs())
+        captured = Captured(model, kv, lanes.on_device, CudaGraphs(device))
     dense_link, hot = (Link.VRAM, lanes.heat) if isinstance(lanes, DeviceLanes) else (Link.RAM, policy.heat)
     return Parts(
         model, kv, runner, hot, meter, footprint.dense_read_bytes, rows, dense_link, plan.prefill_chunk, look_ahead.announce,

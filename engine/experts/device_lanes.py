@@ -73,6 +73,7 @@ class DeviceLanes:
         return f"None of the last {count} tokens found an expert in VRAM." if count >= _PATIENCE else ""
 
     def begin_pass(self, phase: Phase) -> None:
+        self._forget()
         self._is_decode, self._begun, self._hits = phase is Phase.DECODE, time.perf_counter(), 0
         for tier in self.tiers:
             if tier.budget.is_due():
@@ -110,6 +111,7 @@ class DeviceLanes:
         else:
             self._run_hits(call)
             for tier in self.tiers:
+                tier.hits.clear()  # others may pass through their slots, behind them
                 self._stream(call, tier, {one: slot for one, slot in slots.items() if self._tier_of(one) is tier})
         if not is_last:
             return None
@@ -123,6 +125,14 @@ class DeviceLanes:
         self._finish_copies()
         if self.on_device is not None:
             self.on_device.take_back()
+
+    def _forget(self) -> None:
+        """What a pass that was given up has left under way does not count for the next one."""
+        for copy in self._reading:
+            copy.finish()
+        self._reading.clear()
+        self._timings.clear()
+        self._steps.clear()
 
     def _finish_copies(self) -> None:
         for copy in self._reading:

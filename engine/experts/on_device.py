@@ -45,7 +45,9 @@ class OnDevice:
         self._resident = Resident(tier, layers, num_experts, math)
         self._gathered = Gathered(tier, experts, layers, math, ram, top_k)
         self._way: Resident | Gathered | None = None  # of the token under way
-        self.routed: list[tuple[int, torch.Tensor]] = []  # of the token under way: layers and ids [1, k]
+        self.routed: list[
+            tuple[int, torch.Tensor]
+        ] = []  # of the token under way: layers and ids [1, k]; recordings keep theirs
         self.epoch = 0  # another one with each way and memory of its own, which addresses tell apart
         self._host: deque[float] = deque(maxlen=_TRIAL_TOKENS)  # seconds of the last tokens of either side
         self._device: deque[float] = deque(maxlen=_TRIAL_TOKENS)
@@ -65,7 +67,7 @@ class OnDevice:
 
     def begin(self, *, is_by_link: bool) -> None:
         """A decoded token follows; `is_by_link` says that the link would serve all of its misses."""
-        self.routed.clear()
+        self.routed = []
         self._way = None
         if self._gathered.is_on:
             if is_by_link and not self._is_given_up():

@@ -29,12 +29,12 @@ class Slots(Protocol):
 class _Bound:
     """Descriptors as int64 words: those that point into the slot are relative to its start, and 1 in `is_inside`.
 
-    `held` keeps what else is pointed to.
+    `held` keeps what else is pointed to, and nothing of the slot, whose memory may go.
     """
 
     words: torch.Tensor
     is_inside: torch.Tensor
-    held: Matrices | None
+    held: Sequence[torch.Tensor]
 
 
 class SlotTable(ExpertTable):
@@ -79,7 +79,7 @@ class SlotTable(ExpertTable):
             self._place(slot, bound)
         else:
             bound = self._take_apart(slot, expert)
-            if places is not None and bound.held is None:
+            if places is not None and not bound.held:
                 self._alike[places] = bound
         if self._kernels is not None:
             self._binder.check(*expert, self._arena.tensor(slot), self, slot, self._kernels)
@@ -92,8 +92,8 @@ class SlotTable(ExpertTable):
         words = self._words[slot]
         is_inside = ((words >= first) & (words < first + self._arena.stride)).long()
         tensors = [part for one in matrices if one for part in (one.data, one.scales, one.zeros, one.bias) if part is not None]
-        is_apart = any(not first <= tensor.data_ptr() < first + self._arena.stride for tensor in tensors)
-        return _Bound(words - is_inside * first, is_inside, matrices if is_apart else None)
+        apart = [tensor for tensor in tensors if not first <= tensor.data_ptr() < first + self._arena.stride]
+        return _Bound(words - is_inside * first, is_inside, apart)
 
 
 class DeviceTable(SlotTable):
@@ -106,6 +106,11 @@ class DeviceTable(SlotTable):
     def bind(self, slot: int, expert: Expert) -> None:
         super().bind(slot, expert)
         self.words[slot].copy_(self._words[slot], non_blocking=True)
+
+    def forget(self, first: int) -> None:
+        """No tensor lies in the slots from `first` on any more: a single one would keep the memory of many slots."""
+        for slot in range(first, len(self)):
+            self._experts[slot] = self._held[slot] = None
 
     def adopt(self, held: Mapping[Expert, int], words: torch.Tensor, slots: Sequence[int]) -> None:
         """The device has put these experts there by itself: `words` [S, W] on it are the descriptors of all `slots` [S]."""

@@ -67,6 +67,7 @@ class VramTier:
         policy = Heat(layers, num_experts)
         cache = ExpertCache(layers, [arena.num_slots], policy, guests)
         table = DeviceTable(arena, binder, accelerator.device)
+        arena.let_go = table.forget
         budget = SlotBudget(cache, arena, min(guests + 1, _LEAST_SLOTS), reserve_bytes, accelerator.free_bytes)
         own = frozenset((layer, expert) for layer in layers for expert in range(num_experts))
         return cls(accelerator, device.kernels, arena, policy, cache, table, budget, own)

@@ -17,6 +17,7 @@ from engine.kernels.reference import Reference
 from engine.models.decoder import Decoder
 from engine.session import Cancelled, Session
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
+from tests.helpers.recorded import Graphs, Recordable
 from tests.helpers.tiny import session_on, write_mixtral
 
 PROMPT = torch.randint(3, 259, (20,), generator=torch.Generator().manual_seed(3)).tolist()
@@ -52,8 +53,10 @@ class Calls:
 
 
 @contextmanager
-def recording(folder: Path, record: Record, kv_type: KvType = KvType.FP32) -> Iterator[tuple[Session, Captured]]:
-    card = Device(SimulatedAccelerator(Simulation(8 << 20)), Reference())
+def recording(
+    folder: Path, record: Record, kv_type: KvType = KvType.FP32, kernels: Reference | None = None
+) -> Iterator[tuple[Session, Captured]]:
+    card = Device(SimulatedAccelerator(Simulation(8 << 20)), kernels or Reference())
     with session_on(
         folder, devices=[card], vram_slots=EXPERTS, expert_ram="100%", kv_type=kv_type, prefill_chunk=64
     ) as (session, _):  # fmt: skip
@@ -96,6 +99,41 @@ def test_long_answers_are_the_same(folder: Path, kv_type: KvType) -> None:
     assert calls.made == len({reach_of(length, 256) for length in range(21, 161)}) == 9
     assert calls.repeated == 140 + calls.made, "each token once, and each recording once to be compared"
     assert_close(told, expected(folder, 140, kv_type))
+
+
+@pytest.mark.parametrize("kv_type", KvType)
+def test_what_is_recorded_needs_none_of_the_model(folder: Path, kv_type: KvType) -> None:
+    """A card repeats its own calls alone: what a token leaves for its books has to come out of those."""
+    graphs = Graphs()
+    with recording(folder, graphs, kv_type, Recordable(graphs)) as (session, captured):
+        told = answer(session, 60)
+        for token in range(6):  # of which no recording has been made
+            told.append(session.step(token + 3)[0].clone())
+        assert not captured.is_refused
+        _, traffic = session.step(9)
+        assert (traffic.hits, traffic.vram_hits, traffic.misses) == (6, 6, 0)
+        used = sum(session.heat().values())
+    assert graphs.repeated == 67 + graphs.made
+    warm = {(layer, expert): 1.0 for layer in range(3) for expert in range(8)}
+    with session_on(folder, expert_ram="100%", kv_type=kv_type, prefill_chunk=64, heat=warm) as (session, _):
+        theirs = answer(session, 60)
+        theirs += [session.step(token + 3)[0] for token in range(6)]
+        session.step(9)
+        assert used == pytest.approx(sum(session.heat().values()))
+    assert_close(told, theirs)
+
+
+def test_a_recording_of_nothing_is_not_used(folder: Path) -> None:
+    """As where the calls went to another card or stream than the recorded one: nothing is done again."""
+
+    def hollow(run: Run) -> Run:
+        y = run()
+        return lambda: y
+
+    with recording(folder, hollow) as (session, captured):
+        told = answer(session, 6)
+        assert captured.is_refused
+    assert_close(told, expected(folder, 6))
 
 
 def test_a_rewind_takes_an_earlier_recording(folder: Path) -> None:

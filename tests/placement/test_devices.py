@@ -18,7 +18,7 @@ from engine.experts.vram import Device
 from engine.kernels.kernels import Kernels
 from engine.meter import Link, Phase, Traffic
 from engine.parts import open_parts
-from engine.session import FallBack, Parts, Session
+from engine.session import Cancelled, FallBack, Parts, Session
 from engine.source import inspect
 from engine.tiers.copy import DeviceLost
 from engine.tiers.disk import DiskReader
@@ -137,6 +137,7 @@ def test_slots_stolen_in_mid_run(folder: Path, kernels: Kernels, expected: Answe
         assert isinstance(accelerator, SimulatedAccelerator)
         accelerator.others = {5: VRAM - (10 << 10), 15: 0}.get(step, accelerator.others)
         seen.append(tier.budget.num_slots)
+        assert accelerator._taken == tier.budget.num_slots * tier.arena.stride, "the others get what was given back"
 
     with session_on(folder, None, kernels, devices=[card], vram_slots=EXPERTS, expert_ram="100%") as (session, _):
         (tier,) = lanes_of(session).tiers
@@ -262,6 +263,34 @@ def test_memory_that_may_not_be_registered_takes_a_detour(
     with session_on(folder, None, kernels, devices=[card], vram_slots=6, expert_ram="100%") as (session, _):
         assert_same(answer(session), expected)
     assert (accelerator.detours > 0) == (pin_bytes is not None)
+
+
+@pytest.mark.parametrize("vram_slots", [2, 6, 12])
+def test_a_prompt_after_one_that_was_given_up(folder: Path, kernels: Kernels, expected: Answer, vram_slots: int) -> None:
+    """After its first layer, all that experts pass through is full of that layer's."""
+    with session_on(folder, None, kernels, devices=devices(kernels, VRAM), vram_slots=vram_slots, expert_ram="100%") as (
+        session,
+        _,
+    ):
+        edges = iter([False, True])
+        with pytest.raises(Cancelled):
+            session.sync(PROMPT, lambda: next(edges))
+        assert_same(answer(session), expected)
+
+
+def test_a_token_that_was_given_up_counts_for_none(folder: Path, kernels: Kernels) -> None:
+    with session_on(folder, None, kernels, devices=devices(kernels, VRAM), vram_slots=12, expert_ram="100%") as (session, plan):
+        session.sync(PROMPT)
+        session.step(5)
+        edges = iter([False, False, True])
+        with pytest.raises(Cancelled):
+            session.step(6, lambda: next(edges))
+        _, traffic = session.step(6)
+        parts = session._parts
+        parts.kv.length -= 1
+        dense = parts.dense_bytes + parts.kv.read_bytes(1)
+        served = traffic.links[Link.VRAM].bytes + (traffic.links[Link.RAM].bytes if Link.RAM in traffic.links else 0)
+        assert served == dense + 3 * 2 * plan.expert_bytes
 
 
 def cpu_parts(folder: Path, kernels: Kernels) -> FallBack:
