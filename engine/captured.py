@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from engine.experts.on_device import OnDevice
+from engine.experts.on_device import Routed
 from engine.kernels.spec import Rotation
 from engine.kv.cache import KvCache
 from engine.kv.fixed import FixedKv, NotFixed
@@ -21,6 +21,19 @@ _log = logging.getLogger(__name__)
 _LEAST_REACH, _GROWTH, _STEP = 256, 1.25, 64  # tokens: each reach is so many times the one before, in whole steps
 _MOST_KEPT = 4  # recordings
 _TOLERANCE = 1e-3  # of the largest logit: sums over more rows round differently
+
+
+class Alone(Protocol):
+    """`Experts` of `engine.models.layers` without the host; see `engine.experts.on_device.OnDevice` for the rest."""
+
+    epoch: int
+    routed: Routed
+
+    @property
+    def is_on(self) -> bool: ...
+
+    def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor: ...
+
 
 Run = Callable[[], torch.Tensor]
 
@@ -35,7 +48,8 @@ class CudaGraphs:
     """A `Record` on one device. Its recordings share their memory, as one runs at a time."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)  # else torch takes one of the current device, which may be another
+        # Torch itself would take a stream of the current device, which may be another.
+        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool: Any = None
 
     def __call__(self, run: Run) -> Run:
@@ -62,7 +76,7 @@ class _Step:
     rotation: Rotation
     kv: FixedKv
     run: Run
-    routed: list[tuple[int, torch.Tensor]]
+    routed: Routed
 
     def aim(self, x: torch.Tensor, rotation: Rotation) -> None:
         self.x.copy_(x)
@@ -74,7 +88,7 @@ class Captured:
     """Logits of tokens whose experts `on_device` computes. What it cannot record is told by None, and so is what it records
     wrongly: each recording is held against the calls themselves, and the first against the model as it is."""
 
-    def __init__(self, model: Decoder, kv: KvCache, on_device: OnDevice, record: Record) -> None:
+    def __init__(self, model: Decoder, kv: KvCache, on_device: Alone, record: Record) -> None:
         self._model, self._kv, self._on_device, self._record = model, kv, on_device, record
         self._steps: dict[tuple[int, int], _Step] = {}
         self.is_refused = False
@@ -103,9 +117,7 @@ class Captured:
         except NotFixed as error:
             _log.info("Tokens are not recorded: a layer asks for %s.", error)
             step = None
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # of the recording: what is wrong with the device shows again at once
+        except RuntimeError as error:  # also for want of memory; what is wrong with the device shows again at once
             _log.warning("Tokens cannot be recorded: %s", str(error).partition("\n")[0])
             step = None
         self._on_device.routed = []

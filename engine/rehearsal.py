@@ -6,12 +6,13 @@ Which experts are asked for is made up, so that the share of misses is known.
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
+from engine.captured import Alone, Captured, CudaGraphs
 from engine.checkpoint.experts import ExpertMap
 from engine.checkpoint.safetensors import TensorRef
 from engine.errors import EngineError
@@ -20,6 +21,7 @@ from engine.experts.budget import SlotBudget
 from engine.experts.cache import ExpertCache
 from engine.experts.device_lanes import DeviceLanes
 from engine.experts.lanes import CpuLane
+from engine.experts.on_device import Routed
 from engine.experts.policy import Expert, Heat
 from engine.experts.resident import Resident
 from engine.experts.run import ExpertRunner
@@ -29,6 +31,7 @@ from engine.kernels.kernels import Kernels
 from engine.kernels.weights import Weight
 from engine.kv.cache import KvCache
 from engine.meter import Meter
+from engine.models.decoder import Decoder
 from engine.models.dense import Dense
 from engine.models.layers import Weights
 from engine.models.registry import Architecture
@@ -171,7 +174,7 @@ class Rehearsal:
         tier = VramTier.open(card, binder, layers, total, shape.slot_bytes, slots, shape.top_k, 0)
         return DeviceLanes([tier], cpu, self._arena, math, meter, experts.expert_bytes, shape.hidden_size, shape.top_k)
 
-    def _session(self, num_layers: int, context: int) -> Session:
+    def _session(self, num_layers: int, context: int, alone: Alone | None = None) -> Session:
         shape, config = self._subject.footprint, replace(self._subject.config, num_layers=num_layers)
         kv = KvCache(
             max(1, num_layers), shape.num_kv_heads, shape.head_dim, context, self._device, shape.kv_type,
@@ -179,7 +182,10 @@ class Rehearsal:
         )  # fmt: skip
         kernels = self._kernels if self._card is None else self._card.kernels
         model = self._subject.architecture.load().build(config, self.weights, kernels)
-        return Session(Parts(model, kv, self.runner, dict, Meter()), self._reader)
+        captured = None
+        if alone is not None and isinstance(model, Decoder) and self._device.type == "cuda":
+            captured = Captured(model, kv, alone, CudaGraphs(self._device))
+        return Session(Parts(model, kv, self.runner, dict, Meter(), captured=captured), self._reader)
 
     def around(self, seconds: float) -> list[float]:
         """Seconds of tokens without their layers."""
@@ -195,14 +201,14 @@ class Rehearsal:
         return Steps(script.misses - before, times)
 
     def resident(self, seconds: float) -> list[float]:
-        """Seconds of tokens whose experts are left to the card, as it does where it holds them all."""
+        """Seconds of tokens whose experts are left to the card, recorded where it can: as it does where it holds them all."""
         assert isinstance(self.lanes, DeviceLanes), "a rehearsal with a card"
         (tier,), script, layers = self.lanes.tiers, self.runner.script, self._subject.experts.layers[: self.num_moe_layers]
         resident = Resident(tier, layers, self._subject.experts.num_experts, self._subject.config.math)
         resident.look()
         present = {layer: torch.tensor([script.present(layer)], dtype=torch.int32, device=self._device) for layer in layers}
-        self.runner.alone = lambda layer, x, weights: resident(layer, x, present[layer], weights)
-        session = self._session(self.num_layers, _POSITIONS)
+        self.runner.alone = alone = _AllThere(resident, present)
+        session = self._session(self.num_layers, _POSITIONS, alone)
         session.step(1)
         times = _timed_steps(session, seconds)
         self.runner.alone = None
@@ -271,14 +277,27 @@ class Script:
 
 class _Scripted(ExpertRunner):
     script: Script
-    alone: Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor] | None = None  # of layer, x and weights
+    alone: Alone | None = None
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         if self.alone is not None:
-            return self.alone(layer, x, weights)
+            return self.alone(layer, x, ids, weights)
         if self.script.is_silent:
             return torch.zeros_like(x)
         return super().__call__(layer, x, torch.tensor([self.script.ids(layer)], dtype=torch.int32), weights)
+
+
+class _AllThere:
+    """An `Alone` whose layers get the experts `present` int32 [1, k] there, whatever was routed."""
+
+    is_on = True
+
+    def __init__(self, resident: Resident, present: dict[int, torch.Tensor]) -> None:
+        self._resident, self._present = resident, present
+        self.epoch, self.routed = 0, Routed()
+
+    def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return self._resident(layer, x, self._present[layer], weights)
 
 
 def _timed_steps(session: Session, seconds: float) -> list[float]:

@@ -204,6 +204,13 @@ class Session:
             meter.derived.add(Link.DISK)
         return logits, meter.end()
 
+    def _recorded(self, tokens: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor | None:
+        """Logits of a token that is one recording; None where somebody needs to hear of its layers, or it is none."""
+        captured = self._parts.captured
+        if captured is None or self.recorder is not None or len(tokens) > 1:
+            return None
+        return captured(tokens, places)
+
     def _places(self, tokens: Sequence[int]) -> torch.Tensor | None:
         """Of their embeddings, where those are on disk."""
         rows = self._parts.rows
@@ -231,11 +238,8 @@ class Session:
             return y
 
         parts.announce(tokens)
-        given, places, logits = torch.tensor(tokens), self._places(tokens), None
-        if parts.captured is not None and self.recorder is None and len(tokens) == 1:
-            if should_stop():
-                raise Cancelled
-            logits = parts.captured(given, places)
+        given, places = torch.tensor(tokens), self._places(tokens)
+        logits = None if should_stop() else self._recorded(given, places)  # where it stops, the first layer says so
         logits = (parts.model(given, parts.kv, experts, places) if logits is None else logits).cpu()
         read_bytes = parts.dense_bytes + parts.kv.read_bytes(len(tokens))
         parts.meter.add(parts.dense_link, read_bytes, time.perf_counter() - begun - in_experts)

@@ -67,8 +67,8 @@ class DeviceLanes:
     @property
     def notice(self) -> str:
         """A sentence where the cache in VRAM serves nobody, or the device fetches other bytes than it should."""
-        if self.on_device is not None and self.on_device.is_wrong:
-            return "Experts go to the graphics card by the host's hand, since the card itself fetched other bytes."
+        if self.on_device is not None and self.on_device.notice:
+            return self.on_device.notice
         count = self._tokens_without_hit
         return f"None of the last {count} tokens found an expert in VRAM." if count >= _PATIENCE else ""
 
@@ -158,7 +158,10 @@ class DeviceLanes:
         self._meter.in_vram(hits)
         self._meter.add(Link.VRAM, (hits + misses) * self._expert_bytes, 0.0)
         self._meter.add(Link.PCIE, misses * self._expert_bytes, misses * self.path.lanes.link.each)
-        (self._meter.derived.add if misses else self._meter.derived.discard)(Link.PCIE)
+        if misses:
+            self._meter.derived.add(Link.PCIE)
+        else:
+            self._meter.derived.discard(Link.PCIE)
 
     def kept(self) -> Any:
         return self.path.kept()

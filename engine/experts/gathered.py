@@ -4,6 +4,7 @@ While it does, most of the tier's slots are its own: which expert is in which of
 """
 
 from collections.abc import Sequence
+from enum import Enum, auto
 
 import torch
 
@@ -15,6 +16,14 @@ from engine.kernels.weights import ExpertMath
 from engine.tiers.arena import RamArena
 
 _CANARIES = 4  # experts that are compared byte by byte when the device begins
+
+
+class Begun(Enum):
+    """What became of `Gathered.begin`."""
+
+    RUNS = auto()
+    REFUSED = auto()  # Triton does not take the kernels
+    WRONG_BYTES = auto()  # the device brought others than RAM holds
 
 
 class Gathered:
@@ -40,7 +49,8 @@ class Gathered:
         self._missed = 0
 
     @property
-    def is_on(self) -> bool:
+    def has_slots(self) -> bool:
+        """Between `begin` and `end`."""
         return self._device_experts is not None
 
     @property
@@ -51,9 +61,9 @@ class Gathered:
             return False
         return self._num_own // len(self._layers) >= self._top_k
 
-    def begin(self, ram_slots: Sequence[int]) -> bool:
-        """Every expert is in its slot of RAM, which the device reads, and stays there. False, with all as it was, where the
-        device brings other bytes than RAM holds."""
+    def begin(self, ram_slots: Sequence[int]) -> Begun:
+        """Every expert is in its slot of RAM, which the device reads, and stays there. Where it does not run, the slots are the
+        host's again, with fewer experts in them."""
         tier, kernels = self._tier, self._tier.kernels
         assert isinstance(kernels, DeviceKernels), "it is possible"
         described = tier.table.described(self._experts)
@@ -67,13 +77,17 @@ class Gathered:
             [tier.arena.address(slot) for slot in self._own], tier.arena.stride, self._layers, self._top_k,
         )  # fmt: skip
         self._device_experts.hold([-1 if one is None else self._numbers[one] for one in order])
-        if kernels.tries(self._fetch_some) and self._is_right(ram_slots):
+        begun = Begun.REFUSED
+        if kernels.tries(self._fetch_some):
+            begun = Begun.RUNS if self._is_right(ram_slots) else Begun.WRONG_BYTES
+        if begun is Begun.RUNS:
             self.misses()
-            return True
-        self.end()
-        return False
+        else:
+            self.end()
+        return begun
 
     def __call__(self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Weighted sum of each token's experts: x fp32 [T, H], ids int32 [T, k], weights fp32 [T, k] to [T, H]."""
         assert self._device_experts is not None, "it is on"
         return self._device_experts(layer, x, ids, weights)
 

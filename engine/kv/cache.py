@@ -7,12 +7,13 @@ import torch
 
 from engine.config import KvType
 from engine.kernels.kept import DTYPES, width
+from engine.kernels.spec import Start
 from engine.kv.state import States, Tensors
 from engine.kv.window import Windows
 from engine.plan.footprint import MARKS, Compressed, rows_kept
 from engine.tiers.arena import aligned_memory
 
-Kept = tuple[torch.Tensor, torch.Tensor, int]  # keys and values [Hkv, rows, ...], and the row of the first new token
+Kept = tuple[torch.Tensor, torch.Tensor, Start]  # keys and values [Hkv, rows, ...], and the row of the first new token
 
 
 class KvCache:

@@ -5,9 +5,7 @@ from typing import Any
 import torch
 
 from engine.kernels.spec import Start
-from engine.kv.cache import KvCache
-
-Kept = tuple[torch.Tensor, torch.Tensor, Start]  # as `engine.kv.cache.Kept`
+from engine.kv.cache import Kept, KvCache
 
 
 class NotFixed(Exception):  # noqa: N818 - a fact about a model, not an error
@@ -28,7 +26,7 @@ class FixedKv:
 
     def aim(self) -> None:
         """At the token after what the cache holds."""
-        starts = [0] * self._kv.num_layers
+        starts: list[Start] = [0] * self._kv.num_layers
         for layer, shape in self._asked.items():
             starts[layer] = self._kv.rows(layer, 1)[-1] if shape is None else self._kv.layer(layer, 1, *shape)[-1]
         self._starts.copy_(torch.tensor(starts))
@@ -49,7 +47,7 @@ class FixedKv:
     def _reached(self, layer: int, rows: torch.Tensor) -> torch.Tensor:
         return rows if self._kv.is_windowed(layer) else rows[:, : self._reach]
 
-    def _start(self, layer: int, start: int, shape: tuple[int, ...] | None) -> torch.Tensor:
+    def _start(self, layer: int, start: Start, shape: tuple[int, ...] | None) -> torch.Tensor:
         own = self._starts[layer : layer + 1]
         if layer not in self._asked:  # before that `aim` does not know of it
             self._asked[layer] = shape

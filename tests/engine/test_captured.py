@@ -161,6 +161,19 @@ def test_a_recording_that_fails_or_lies_is_not_used(folder: Path) -> None:
         assert_close(told, theirs)
 
 
+def test_memory_that_a_recording_lacks_is_not_taken_from_the_experts(folder: Path) -> None:
+    def greedy(run: Run) -> Run:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with recording(folder, greedy) as (session, captured):
+        told = answer(session, 6)
+        assert captured.is_refused
+        lanes = session._parts.experts._lanes
+        assert isinstance(lanes, DeviceLanes)
+        assert lanes.tiers[0].budget.num_slots == EXPERTS
+    assert_close(told, expected(folder, 6))
+
+
 def test_the_meter_counts_each_expert_once(folder: Path) -> None:
     with recording(folder, Calls()) as (session, _):
         session.sync(PROMPT)

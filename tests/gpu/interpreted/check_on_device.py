@@ -15,7 +15,7 @@ from engine.experts.vram import Device
 from engine.kernels.gpu.kernels import DeviceKernels
 from engine.meter import Link, Traffic
 from engine.models.decoder import Decoder
-from engine.session import Session
+from engine.session import Cancelled, Session
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from tests.helpers.tiny import session_on, write_mixtral
 
@@ -134,6 +134,51 @@ def test_it_begins_with_what_the_host_has_brought(kernels: DeviceKernels, folder
         assert before & tier.ceded.keys()
 
 
+def test_what_a_token_fetched_that_was_stopped_counts_for_none(kernels: DeviceKernels, folder: Path) -> None:
+    with running(folder, kernels, 9) as (session, _, on_device):
+        answer(session, 4)
+        assert on_device.gathers
+        for token in range(5, 25, 5):
+            stops = iter([False, False, True])
+            with pytest.raises(Cancelled):
+                session.step(token, lambda: next(stops))  # noqa: B023
+            _, traffic = session.step(token + 1)
+            assert 0 <= traffic.vram_hits <= traffic.hits == LAYERS * TOP_K
+
+
+def test_kernels_that_are_refused_are_no_wrong_bytes(
+    kernels: DeviceKernels, folder: Path, expected: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from triton.errors import TritonError
+
+    def refuse(*_: object) -> None:
+        raise TritonError("no such instruction")
+
+    monkeypatch.setattr("engine.kernels.gpu.launcher.Launcher.gather", refuse)
+    with running(folder, kernels, 12) as (session, lanes, on_device):
+        told = answer(session, STEPS)
+        assert not on_device.is_on
+        assert lanes.notice == ""
+        assert "no such instruction" in kernels.notice
+    assert_close(told, expected[: STEPS + 1])
+
+
+def test_memory_that_the_device_cannot_read_is_asked_for_seldom(
+    kernels: DeviceKernels, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def no(_: SimulatedAccelerator, memory: torch.Tensor) -> bool:
+        asked.append(len(memory))
+        return False
+
+    monkeypatch.setattr(SimulatedAccelerator, "reads", no)
+    with running(folder, kernels, 12) as (session, _, on_device):
+        answer(session, STEPS)
+        assert not on_device.is_on
+    assert len(asked) == 1
+
+
 def test_slots_stolen_in_mid_run(
     kernels: DeviceKernels, folder: Path, expected: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,8 +239,7 @@ def test_a_device_that_brings_other_bytes_is_not_used(
     monkeypatch.setattr("engine.kernels.gpu.launcher.Launcher.gather", lambda *_: None)
     with running(folder, kernels, 12) as (session, lanes, on_device):
         told = answer(session, STEPS)
-        assert on_device.is_wrong
         assert not on_device.is_on
-        assert "other bytes" in lanes.notice
+        assert "wrong bytes" in lanes.notice
         lanes.tiers[0].cache.check_integrity()
     assert_close(told, expected[: STEPS + 1])
