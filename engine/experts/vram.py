@@ -13,11 +13,11 @@ from engine.experts.policy import Expert, Heat
 from engine.experts.table import DeviceTable
 from engine.kernels.kernels import Kernels
 from engine.plan.footprint import card_guests
+from engine.plan.plan import LEAST_CARD_SLOTS
 from engine.tiers.copy import Accelerator, Copy, DeviceLost
 from engine.tiers.vram import VramArena
 
 _CANARIES = 4  # experts that are compared byte by byte when a model is loaded
-_LEAST_SLOTS = 2
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,8 @@ class VramTier:
         policy = Heat(layers, num_experts)
         cache = ExpertCache(layers, [arena.num_slots], policy, guests)
         table = DeviceTable(arena, binder, accelerator.device)
-        budget = SlotBudget(
-            cache, _Forgetting(arena, table), min(guests + 1, _LEAST_SLOTS), reserve_bytes, accelerator.free_bytes
-        )
+        least = min(guests + 1, LEAST_CARD_SLOTS)
+        budget = SlotBudget(cache, _Forgetting(arena, table), least, reserve_bytes, accelerator.free_bytes)
         own = frozenset((layer, expert) for layer in layers for expert in range(num_experts))
         return cls(accelerator, device.kernels, arena, policy, cache, table, budget, own)
 
