@@ -38,6 +38,7 @@ _NAME_BYTES = 80
 _KEPT = 32  # answers of a model
 _JUDGED = 9  # of them, for a correction
 _IN_A_ROW, _SLOWER, _FASTER = 3, 1.25, 0.8
+_SAME = 1.15  # times: answers that are as far off after a measurement as before it
 _LEAST_TOKENS = 16  # an answer below says little
 _NEAR = 2.0  # powers of two between models whose experts' kernels run alike
 
@@ -193,11 +194,17 @@ class Notebook:
         return found is None or self._is_refuted(kind, found.seconds)
 
     def _is_refuted(self, kind: Kind, since: float, card: str = "") -> bool:
-        """By the last answers of that kind, with that card where one is named."""
-        every = (answer for answers in self._answers().values() for answer in answers if answer.seconds > since)
+        """By the last answers of that kind, with that card where one is named; not where those before the last measurement
+        said the same, as it has changed nothing then."""
+        every = (answer for answers in self._answers().values() for answer in answers)
         own = [answer for answer in every if answer.kind == str(kind) and card in ("", answer.card)]
-        ratios = [answer.ratio for answer in sorted(own, key=lambda answer: answer.seconds)[-_IN_A_ROW:]]
-        return len(ratios) == _IN_A_ROW and (min(ratios) > _SLOWER or max(ratios) < _FASTER)
+        own.sort(key=lambda answer: answer.seconds)
+        before, ratios = (
+            [answer.ratio for answer in own if (answer.seconds > since) is is_later][-_IN_A_ROW:] for is_later in (False, True)
+        )
+        if len(ratios) < _IN_A_ROW or not (min(ratios) > _SLOWER or max(ratios) < _FASTER):
+            return False
+        return len(before) < _IN_A_ROW or not 1 / _SAME < median(ratios) / median(before) < _SAME
 
     def answers(self, model: str) -> list[Answer]:
         """The oldest first."""

@@ -222,3 +222,21 @@ def test_a_model_all_in_memory_says_nothing_of_locality() -> None:
     found = of_answers([(0.5, 0.5)])
     assert found is not None
     assert found.likely == pytest.approx(1.0)
+
+
+def test_a_measurement_that_has_changed_nothing_is_not_made_again(tmp_path: Path) -> None:
+    """What is off for a reason that no bench sees, answers correct."""
+    book = Notebook(tmp_path, MACHINE)
+
+    def answers(ratio: float, since: float) -> None:
+        for number in range(3):
+            book.note_answer("model", Answer(0.5, 0.8, ratio, 100, str(kind_of(QWEN3_30B)), since + number, 7.0))
+
+    book.note_rates(QWEN3_30B, tmp_path, replace(RATES, seconds=100.0))
+    answers(1.5, 110.0)
+    assert book.should_measure(QWEN3_30B, tmp_path)
+    book.note_rates(QWEN3_30B, tmp_path, replace(RATES, seconds=200.0))
+    answers(1.55, 210.0)
+    assert not book.should_measure(QWEN3_30B, tmp_path)
+    answers(2.4, 220.0)
+    assert book.should_measure(QWEN3_30B, tmp_path), "and now the computer is another one"
