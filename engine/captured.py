@@ -35,7 +35,8 @@ class CudaGraphs:
     """A `Record` on one device. Its recordings share their memory, as one runs at a time."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)  # else torch takes one of the current device, which may be another
+        # Else torch takes a stream of the current device, which may be another one.
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool: Any = None
 
     def __call__(self, run: Run) -> Run:

@@ -53,6 +53,7 @@ class OnDevice:
         self._device: deque[float] = deque(maxlen=_TRIAL_TOKENS)
         self._first: float | None = None  # the middle of the device's first tokens, once it was compared with the host's
         self._token = self._barred_until = self._held_until = 0
+        self._is_under_way = False  # a token has begun and not ended
         self.is_wrong = False  # it brought other bytes than those that RAM holds
 
     @property
@@ -69,6 +70,9 @@ class OnDevice:
         """A decoded token follows; `is_by_link` says that the link would serve all of its misses."""
         self.routed = []
         self._way = None
+        if self._is_under_way and self._gathered.is_on:
+            self._gathered.misses()  # of a token that was given up
+        self._is_under_way = True
         if self._gathered.is_on:
             if is_by_link and not self._is_given_up():
                 self._way = self._gathered
@@ -88,6 +92,7 @@ class OnDevice:
     def end(self, seconds: float) -> tuple[int, int]:
         """The token is there and took so long; its experts that were on the device, and those that came over the link."""
         self._token += 1
+        self._is_under_way = False
         if self._way is None:
             self._host.append(seconds)
             return 0, 0
@@ -121,6 +126,7 @@ class OnDevice:
         if not self._gathered.is_possible or (slots := self._whole()) is None:
             return False
         if not all(self._tier.accelerator.reads(self._ram.tensor(slot)) for slot in slots):
+            self._barred_until = self._token + _BARRED_TOKENS  # a look at all slots takes milliseconds
             return False
         self.is_wrong = not self._gathered.begin(slots)
         self.epoch += 1
