@@ -173,17 +173,19 @@ class Session:
     ) -> tuple[torch.Tensor, Traffic]:
         """Logits [V] after tokens that follow what the cache holds, and what that moved; `is_known` says that the timeline has
         them already. A device whose memory is full gives slots back, and the pass is tried once more."""
-        for attempt in (1, 2):
+        try:
             try:
                 return self._attempt(phase, tokens, should_stop, is_known=is_known)
-            except torch.OutOfMemoryError as error:
-                if attempt == 2 or not self._parts.experts.shrink(_GIVEN_BACK):
-                    raise DeviceLost("its memory is full") from error
-            except RuntimeError as error:
-                if self._parts.dense_link is not Link.VRAM:
+            except torch.OutOfMemoryError:
+                if not self._parts.experts.shrink(_GIVEN_BACK):
                     raise
-                raise DeviceLost(str(error).partition("\n")[0]) from error  # torch has no one type for it
-        raise AssertionError("the second attempt ends it")
+            return self._attempt(phase, tokens, should_stop, is_known=is_known)
+        except torch.OutOfMemoryError as error:
+            raise DeviceLost("its memory is full") from error
+        except RuntimeError as error:
+            if self._parts.dense_link is not Link.VRAM:
+                raise
+            raise DeviceLost(str(error).partition("\n")[0]) from error  # torch has no one type for it
 
     def _attempt(
         self, phase: Phase, tokens: Sequence[int], should_stop: Callable[[], bool], *, is_known: bool

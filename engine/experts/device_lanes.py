@@ -74,6 +74,7 @@ class DeviceLanes:
 
     def begin_pass(self, phase: Phase) -> None:
         self._forget()
+        self._meter.derived.discard(Link.PCIE)
         self._is_decode, self._begun, self._hits = phase is Phase.DECODE, time.perf_counter(), 0
         for tier in self.tiers:
             if tier.budget.is_due():
@@ -160,8 +161,6 @@ class DeviceLanes:
         self._meter.add(Link.PCIE, misses * self._expert_bytes, misses * self.path.lanes.link.each)
         if misses:
             self._meter.derived.add(Link.PCIE)
-        else:
-            self._meter.derived.discard(Link.PCIE)
 
     def kept(self) -> Any:
         return self.path.kept()
@@ -179,11 +178,13 @@ class DeviceLanes:
             own = {expert: value for expert, value in heat.items() if self._tier_of(expert) is tier}
             tier.policy.warm(own)
             waiting = hottest(own, tier.most_kept)
+            members = set(waiting[: tier.cache.member_slots])  # where more are kept, the others stay guests
             while waiting and (slots := bring(waiting)):
                 places = tier.claim(list(slots), ())
                 tier.bring(places, [self.ram.tensor(slots[expert]) for expert in places]).finish()
                 for expert in places:
-                    tier.cache.admit(*expert)
+                    if expert in members:
+                        tier.cache.admit(*expert)
                 waiting = [expert for expert in waiting if expert not in slots]
 
     def shrink(self, share: float) -> bool:

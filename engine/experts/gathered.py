@@ -70,13 +70,14 @@ class Gathered:
         held = tier.cache.residents()
         own = list(range(tier.cache.num_guests, tier.budget.num_slots))
         warmth = {expert: tier.policy.warmth(expert) for expert in held}
-        tier.cache.retire(own)
         self._own, order = _shares(self._layers, own, {slot: expert for expert, slot in held.items()}, warmth)
-        self._device_experts = DeviceExperts(
+        device_experts = DeviceExperts(
             kernels, self._math, described, [self._ram.address(slot) for slot in ram_slots],
             [tier.arena.address(slot) for slot in self._own], tier.arena.stride, self._layers, self._top_k,
         )  # fmt: skip
-        self._device_experts.hold([-1 if one is None else self._numbers[one] for one in order])
+        device_experts.hold([-1 if one is None else self._numbers[one] for one in order])
+        tier.cache.retire(own)  # once all the memory has been had that this takes
+        self._device_experts = device_experts
         begun = Begun.REFUSED
         if kernels.tries(self._fetch_some):
             begun = Begun.RUNS if self._is_right(ram_slots) else Begun.WRONG_BYTES

@@ -71,7 +71,7 @@ class ExpertRunner:
         """A pass follows. Only decoded tokens say what is worth keeping: a prompt passes through the guests' slots."""
         self._is_decode = phase is Phase.DECODE
         self._lanes.begin_pass(phase)
-        self._give_up(self._guessed)  # as a pass that failed or was cancelled may have left them
+        self._give_up(self._guessed & self._reads.keys())  # as a pass that failed or was cancelled may have left them
         self._guessed = set()
         self._unasked.update(self._reads)
         if self._budget.is_due():

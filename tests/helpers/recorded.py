@@ -71,6 +71,13 @@ class Graphs:
 
         return again
 
+    def launch(self, start: Callable[[], None]) -> None:
+        """One whose results have their memory already: while a recording is made it is not done, as on a card."""
+        if self._tape is None:
+            start()
+        else:
+            self._tape.calls.append(start)
+
     def whole(self, compute: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
         tape = self._tape
         if tape is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -373,6 +374,30 @@ def test_memory_that_runs_out_costs_slots(
         assert ours.ids == expected.ids
         assert (Link.VRAM in ours.records[-1].links) == (times == 1)
         assert tier.budget.num_slots < tier.arena.num_slots
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), RuntimeError("the driver has gone")])
+def test_a_device_that_fails_while_it_gives_memory_back_is_lost(
+    folder: Path, kernels: Kernels, expected: Answer, error: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Giving back asks the device too, which may have no memory for that."""
+    (card,) = devices(kernels, VRAM)
+
+    def refuse(step: int) -> None:
+        if step == 5:
+            lanes = lanes_of(session)
+            monkeypatch.setattr(lanes, "serve", partial(fail, torch.OutOfMemoryError("no memory")))
+            monkeypatch.setattr(lanes, "release", partial(fail, error))
+
+    def fail(error: RuntimeError, *_: object, **__: object) -> None:
+        raise error
+
+    with session_on(
+        folder, None, kernels, devices=[card], vram_slots=6, expert_ram="100%", fall_back=cpu_parts(folder, kernels)
+    ) as (session, _):
+        ours = answer(session, refuse)
+        assert ours.ids == expected.ids
+        assert Link.VRAM not in ours.records[-1].links
 
 
 def test_where_ram_does_not_suffice_either_every_request_is_told(folder: Path, kernels: Kernels) -> None:

@@ -1,8 +1,10 @@
 """Decoded tokens whose experts the device fetches by itself: the host's answer, whatever comes and goes, and back again."""
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +14,14 @@ from engine.experts.device_lanes import DeviceLanes
 from engine.experts.miss import Split
 from engine.experts.on_device import OnDevice
 from engine.experts.vram import Device
+from engine.kernels.gpu.experts import DeviceExperts
 from engine.kernels.gpu.kernels import DeviceKernels
-from engine.meter import Link, Traffic
+from engine.kernels.gpu.launcher import Launcher
+from engine.meter import Link, Origin, Traffic
 from engine.models.decoder import Decoder
 from engine.session import Cancelled, Session
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
+from tests.helpers.recorded import Graphs
 from tests.helpers.tiny import session_on, write_mixtral
 
 LAYERS, EXPERTS, TOP_K = 2, 8, 2
@@ -95,6 +100,8 @@ def test_two_answers(kernels: DeviceKernels, folder: Path, expected: list[torch.
     missed = sum(lookups - record.vram_hits for record in traffic)
     assert missed > 0, "some experts came"
     assert gathered % missed == 0, "and the meter has their bytes"
+    prompt = told[STEPS + 1][1].links
+    assert Link.PCIE not in prompt or prompt[Link.PCIE].origin is Origin.MEASURED
     assert lanes.heat()
 
 
@@ -243,3 +250,117 @@ def test_a_device_that_brings_other_bytes_is_not_used(
         assert "wrong bytes" in lanes.notice
         lanes.tiers[0].cache.check_integrity()
     assert_close(told, expected[: STEPS + 1])
+
+
+def test_a_token_that_was_given_up_counts_for_none(
+    kernels: DeviceKernels, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its experts stay where they have come: the next one finds them there."""
+    with running(folder, kernels, 12) as (session, _, on_device):
+        answer(session, 3)
+        assert on_device.gathers
+        lookups, token = LAYERS * TOP_K, 3
+        missed = on_device._gathered._device_experts
+        assert missed is not None
+        while True:
+            before, edges = int(missed.counters[1]), iter([False] * (LAYERS - 1) + [True])
+            with pytest.raises(Cancelled):
+                session.step(token, edges.__next__)
+            if int(missed.counters[1]) > before:
+                break
+            token += 1
+        on_first = int(missed.counters[1])
+        _, traffic = session.step(token)
+        came = int(missed.counters[1]) - on_first
+        assert traffic.vram_hits == lookups - came
+        assert traffic.hits == lookups
+
+
+def test_memory_that_is_refused_when_it_begins(
+    kernels: DeviceKernels, folder: Path, expected: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some slots go, and the others are still the host's."""
+    refused: list[bool] = []
+    make, start_gathering = DeviceExperts.__init__, OnDevice._start_gathering
+
+    def refuse(self: DeviceExperts, *arguments: Any) -> None:
+        if not refused:
+            refused.append(True)
+            raise torch.OutOfMemoryError("no memory")
+        make(self, *arguments)
+
+    monkeypatch.setattr(DeviceExperts, "__init__", refuse)
+    monkeypatch.setattr(OnDevice, "_start_gathering", lambda self: not refused and start_gathering(self))
+    with running(folder, kernels, 14) as (session, lanes, on_device):
+        told = answer(session, 5)
+        (tier,) = lanes.tiers
+        assert refused
+        assert not on_device.is_on
+        assert 2 <= tier.budget.num_slots < 14
+        assert tier.cache.member_slots == tier.budget.num_slots - tier.cache.num_guests > 0
+        tier.cache.check_integrity()
+    assert_close(told, expected[:6])
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_whatever_happens(kernels: DeviceKernels, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Recorded tokens among prompts, tokens given up, and memory that goes and comes, in random order."""
+    draw, graphs, start = random.Random(seed), Graphs(), Launcher._start
+    refuses = False
+
+    def refusing(self: DeviceExperts, layer: int, ids: torch.Tensor, fetch: Callable[..., torch.Tensor] = DeviceExperts.fetch):  # type: ignore[no-untyped-def]
+        nonlocal refuses
+        if refuses:
+            refuses = False
+            raise torch.OutOfMemoryError("no memory")
+        return fetch(self, layer, ids)
+
+    monkeypatch.setattr(Launcher, "_start", lambda *arguments: graphs.launch(lambda: start(*arguments)))
+    monkeypatch.setattr(DeviceExperts, "fetch", refusing)
+    monkeypatch.setattr("engine.experts.on_device._TRIAL_TOKENS", 1)
+    gathered = 0
+    with running(folder, kernels, 16) as (session, lanes, on_device), session_on(folder, expert_ram="100%") as (theirs, plan):
+        (tier,), runner, parts = lanes.tiers, session._parts.experts, session._parts
+        assert isinstance(parts.model, Decoder)
+        parts.captured = Captured(parts.model, parts.kv, on_device, graphs)
+        session.sync(PROMPT[:3])
+        theirs.sync(PROMPT[:3])
+        course = ["token", "token", "prompt", "stop", "stop", "release", "refuse", "rewind"]
+        draw.shuffle(course)
+        for happens in ["token", "token", *course, "ram"]:  # of which the last may end it for good
+            token = draw.randrange(3, 259)
+            lanes.path.in_use = lanes.path._now = Split.GPU
+            if happens == "prompt":
+                tokens = [*session.tokens, token]
+                torch.testing.assert_close(session.sync(tokens)[0], theirs.sync(tokens)[0], atol=1e-4, rtol=1e-4)
+            elif happens == "stop":
+                edges = iter([False] * draw.randrange(LAYERS) + [True])
+                recorded, parts.captured = parts.captured, None  # a recording is asked once, before it
+                with pytest.raises(Cancelled):
+                    session.step(token, edges.__next__)
+                parts.captured = recorded
+            elif happens == "release":
+                lanes.release()
+            elif happens == "ram":
+                runner._budget._resize(runner._budget.num_slots - 1, 0.0, runner._let_go)
+                runner._budget._resize(runner._budget.num_slots + 1, 0.0, runner._let_go)
+            elif happens == "refuse":
+                refuses = True
+            elif happens == "rewind":
+                session.rewind(len(session.tokens) - 1)
+                theirs.rewind(len(theirs.tokens) - 1)
+            ours, traffic = session.step(token)
+            torch.testing.assert_close(ours, theirs.step(token)[0], atol=1e-4, rtol=1e-4)
+            assert traffic.hits + traffic.misses == LAYERS * TOP_K
+            assert 0 <= traffic.vram_hits <= traffic.hits
+            moved = traffic.links[Link.PCIE].bytes if Link.PCIE in traffic.links else 0
+            assert moved <= (LAYERS * TOP_K - traffic.vram_hits) * plan.expert_bytes
+            gathered += on_device.gathers
+            assert parts.captured is not None
+            assert not parts.captured.is_refused
+        lanes.release()
+        tier.cache.check_integrity()
+        for expert, slot in tier.cache.residents().items():
+            assert torch.equal(tier.table.words[slot], tier.table.words_in(slot, expert))
+    assert gathered > 6
+    assert graphs.repeated > 6
