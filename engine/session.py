@@ -206,11 +206,15 @@ class Session:
             meter.derived.add(Link.DISK)
         return logits, meter.end()
 
-    def _recorded(self, tokens: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor | None:
+    def _recorded(
+        self, tokens: torch.Tensor, places: torch.Tensor | None, should_stop: Callable[[], bool]
+    ) -> torch.Tensor | None:
         """Logits of a token that is one recording; None where somebody needs to hear of its layers, or it is none."""
         captured = self._parts.captured
         if captured is None or self.recorder is not None or len(tokens) > 1:
             return None
+        if should_stop():
+            raise Cancelled
         return captured(tokens, places)
 
     def _places(self, tokens: Sequence[int]) -> torch.Tensor | None:
@@ -241,7 +245,7 @@ class Session:
 
         parts.announce(tokens)
         given, places = torch.tensor(tokens), self._places(tokens)
-        logits = None if should_stop() else self._recorded(given, places)  # where it stops, the first layer says so
+        logits = self._recorded(given, places, should_stop)
         logits = (parts.model(given, parts.kv, experts, places) if logits is None else logits).cpu()
         read_bytes = parts.dense_bytes + parts.kv.read_bytes(len(tokens))
         parts.meter.add(parts.dense_link, read_bytes, time.perf_counter() - begun - in_experts)

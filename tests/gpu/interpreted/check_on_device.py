@@ -141,18 +141,6 @@ def test_it_begins_with_what_the_host_has_brought(kernels: DeviceKernels, folder
         assert before & tier.ceded.keys()
 
 
-def test_what_a_token_fetched_that_was_stopped_counts_for_none(kernels: DeviceKernels, folder: Path) -> None:
-    with running(folder, kernels, 9) as (session, _, on_device):
-        answer(session, 4)
-        assert on_device.gathers
-        for token in range(5, 25, 5):
-            stops = iter([False, False, True])
-            with pytest.raises(Cancelled):
-                session.step(token, lambda: next(stops))  # noqa: B023
-            _, traffic = session.step(token + 1)
-            assert 0 <= traffic.vram_hits <= traffic.hits == LAYERS * TOP_K
-
-
 def test_kernels_that_are_refused_are_no_wrong_bytes(
     kernels: DeviceKernels, folder: Path, expected: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
