@@ -32,6 +32,21 @@ class Device:
         return self.accelerator.device
 
 
+class _Room:
+    """The arena as its budget knows it: whatever refers to slots that go is let go of before."""
+
+    def __init__(self, arena: VramArena, table: DeviceTable) -> None:
+        self._arena, self._table = arena, table
+        self.stride, self.num_slots = arena.stride, arena.num_slots
+
+    def give_back(self, first: int) -> None:
+        self._table.forget(first)
+        self._arena.give_back(first)
+
+    def take_back(self, count: int) -> int:
+        return self._arena.take_back(count)
+
+
 @dataclass(eq=False)
 class VramTier:
     """A device with its own kernels, slots and policy. `accelerator.device` holds the slots; x must be there too."""
@@ -67,8 +82,7 @@ class VramTier:
         policy = Heat(layers, num_experts)
         cache = ExpertCache(layers, [arena.num_slots], policy, guests)
         table = DeviceTable(arena, binder, accelerator.device)
-        arena.let_go = table.forget
-        budget = SlotBudget(cache, arena, min(guests + 1, _LEAST_SLOTS), reserve_bytes, accelerator.free_bytes)
+        budget = SlotBudget(cache, _Room(arena, table), min(guests + 1, _LEAST_SLOTS), reserve_bytes, accelerator.free_bytes)
         own = frozenset((layer, expert) for layer in layers for expert in range(num_experts))
         return cls(accelerator, device.kernels, arena, policy, cache, table, budget, own)
 

@@ -1,7 +1,5 @@
 """Fixed slots of a device's memory, one expert each, in chunks that can be given back. Knows bytes and no expert."""
 
-from collections.abc import Callable
-
 import torch
 
 from engine.errors import EngineError
@@ -12,14 +10,12 @@ _CHUNK = 256 << 20  # bytes: what a program that starts beside may get back at o
 
 class VramArena:
     """`num_slots` slots of `stride` bytes. `give_back` and `take_back` move whole chunks; a slot's place may change by it.
-    `let_go`, for the caller to set, is told the first of the slots to which nothing may refer any more.
 
     Raises `EngineError` where not even one slot is granted; takes fewer slots where fewer are.
     """
 
     def __init__(self, accelerator: Accelerator, stride: int, num_slots: int) -> None:
         self.stride = stride
-        self.let_go: Callable[[int], object] = lambda first: None
         self._accelerator = accelerator
         per_chunk = max(1, _CHUNK // stride)
         self._firsts: list[int] = [*range(0, num_slots, per_chunk), num_slots]  # of each chunk, and the end
@@ -41,8 +37,10 @@ class VramArena:
         return self._addresses[chunk] + index * self.stride
 
     def give_back(self, first: int) -> None:
-        """The content of the slots from `first` on is lost, and the memory of whole chunks of them is anybody's."""
-        self.let_go(first)
+        """The content of the slots from `first` on is lost, and the memory of whole chunks of them is anybody's.
+
+        A tensor of a single slot would keep its chunk.
+        """
         keep = next((index for index, begin in enumerate(self._firsts) if begin >= first), len(self._chunks))
         if keep < len(self._chunks):
             del self._chunks[keep:], self._addresses[keep:]
