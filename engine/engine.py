@@ -105,11 +105,12 @@ class Engine:
         used = devices[: len(self.plan.card_slots)]
         misses = load_misses(self._heat_file) if used and self._heat_file else None
         try:
+            parts, lost = None, ""
             try:
                 parts = open_parts(source, self.plan, self._reader, kernels, progress, heat, devices=used, kept_path=misses)
-                self.session = Session(parts, self._reader, without_devices)
-            except DeviceLost as lost:
-                self.session = Session(without_devices(str(lost)), self._reader)
+            except DeviceLost as error:
+                lost = str(error)  # and with the exception goes what it held: there is no room for the experts' slots twice
+            self.session = Session(parts or without_devices(lost), self._reader, without_devices if parts else None)
         except BaseException:
             self._reader.close()
             raise

@@ -1,5 +1,6 @@
 """One mutable timeline of tokens: hand over the whole prompt, it reuses what it has read; step, rewind. Knows no text."""
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ class Session:
         """Raises `EngineError` where a device took them with it and no others can be had yet."""
         if self._living is None:
             assert self._fall_back is not None, "it has been asked"
+            gc.collect()  # those that were lost refer to one another in circles, and there is no room for both
             self._living = self._fall_back(self._lost)
             self._fall_back = None
         return self._living

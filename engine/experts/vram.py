@@ -32,8 +32,8 @@ class Device:
         return self.accelerator.device
 
 
-class _Forgetting:
-    """The arena as a budget has it: what refers to slots that go is forgotten first."""
+class _Room:
+    """The arena as its budget knows it: whatever refers to slots that go is let go of before."""
 
     def __init__(self, arena: VramArena, table: DeviceTable) -> None:
         self._arena, self._table = arena, table
@@ -83,7 +83,7 @@ class VramTier:
         cache = ExpertCache(layers, [arena.num_slots], policy, guests)
         table = DeviceTable(arena, binder, accelerator.device)
         least = min(guests + 1, LEAST_CARD_SLOTS)
-        budget = SlotBudget(cache, _Forgetting(arena, table), least, reserve_bytes, accelerator.free_bytes)
+        budget = SlotBudget(cache, _Room(arena, table), least, reserve_bytes, accelerator.free_bytes)
         own = frozenset((layer, expert) for layer in layers for expert in range(num_experts))
         return cls(accelerator, device.kernels, arena, policy, cache, table, budget, own)
 

@@ -37,7 +37,10 @@ class VramArena:
         return self._addresses[chunk] + index * self.stride
 
     def give_back(self, first: int) -> None:
-        """The content of the slots from `first` on is lost, and the memory of whole chunks of them is anybody's."""
+        """The content of the slots from `first` on is lost, and the memory of whole chunks of them is anybody's.
+
+        A tensor of a single slot would keep its chunk.
+        """
         keep = next((index for index, begin in enumerate(self._firsts) if begin >= first), len(self._chunks))
         if keep < len(self._chunks):
             del self._chunks[keep:], self._addresses[keep:]

@@ -1,5 +1,6 @@
 """The whole engine with simulated graphics cards: plan, load, answer, and what becomes of it when a card goes."""
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ from engine.accelerators import OpenDevices, open_devices, with_devices
 from engine.config import Sampling, Wishes
 from engine.engine import Engine
 from engine.errors import EngineError
+from engine.experts.device_lanes import DeviceLanes
 from engine.experts.heat import load_misses
 from engine.experts.vram import Device
 from engine.hardware.machine import Gpu, GpuKind, Machine
 from engine.hardware.probe import probe
 from engine.kernels.reference import Reference
 from engine.meter import Link
+from engine.parts import open_parts
 from engine.plan.forecast import vram_taken
 from engine.protocol import ChatMessage
+from engine.session import Parts
 from engine.simulate_cli import as_json, parse_simulation, simulate
 from engine.tiers.copy import DeviceLost
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
@@ -138,13 +142,23 @@ def test_a_card_lost_in_an_answer_is_told_and_the_answer_goes_on(folder: Path, e
 
 
 def test_a_card_lost_while_loading_is_as_none(folder: Path, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, cards = card(256 << 20)
+    """And what had been taken for it is free before there is anything else."""
+    accelerator, cards = card(256 << 20)
+    free, before = accelerator.free_bytes(), list[tuple[bool, bool]]()
+    ram: list[weakref.ref[object]] = []
 
-    def gone(*_: object) -> None:
+    def gone(lanes: DeviceLanes, *_: object) -> None:
+        ram.append(weakref.ref(lanes.ram))
         raise DeviceLost("it fell off the bus")
 
+    def opened(*arguments: Any, **named: Any) -> Parts:
+        before.extend((one() is None, accelerator.free_bytes() == free) for one in ram)
+        return open_parts(*arguments, **named)
+
     monkeypatch.setattr("engine.parts.start_lanes", gone)
+    monkeypatch.setattr("engine.engine.open_parts", opened)
     engine = Engine(folder, Wishes(), open_devices=cards)
+    assert before == [(True, True)]
     assert "it fell off the bus" in engine.notice
     assert answer(engine)[0] == expected
     engine.close()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.captured import Captured, Run
+from engine.captured import Captured
 from engine.checkpoint.index import open_checkpoint
 from engine.config import KvType
 from engine.experts.device_lanes import DeviceLanes
@@ -17,6 +17,7 @@ from engine.models.registry import SUPPORTED
 from engine.source import inspect
 from engine.tiers.simulated import SimulatedAccelerator, Simulation
 from tests.golden.parity import ROWS, Golden, make_golden, measure
+from tests.helpers.recorded import Graphs, Recordable
 from tests.helpers.tiny import kernels_named, session_on
 
 pytest.importorskip("transformers", reason="the reference for parity is not installed")
@@ -56,12 +57,13 @@ def test_experts_from_disk_give_the_same(golden: Golden) -> None:
 
 
 def test_a_token_of_fixed_shapes_gives_the_same(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a card records: all experts there, and rows looked at that are not written yet. Architectures with a state, with
-    entries of several tokens or a search among them are computed call by call."""
+    """What a card records: all experts there, and rows looked at that are not written yet. What is recorded asks the host for
+    nothing. Architectures with a state, with entries of several tokens or a search among them are computed call by call."""
     monkeypatch.setattr("engine.captured._LEAST_REACH", 26)
     monkeypatch.setattr("engine.captured._STEP", 3)
-    card = Device(SimulatedAccelerator(Simulation(64 << 20)), Reference())
-    footprint, shapes = inspect(golden.folder).footprint, list[int]()
+    graphs = Graphs()
+    card = Device(SimulatedAccelerator(Simulation(64 << 20)), Recordable(graphs))
+    footprint = inspect(golden.folder).footprint
     with session_on(golden.folder, devices=[card], vram_slots=footprint.experts_total, expert_ram="100%") as (session, _):
         parts, runner = session._parts, session._parts.experts
         lanes = runner._lanes
@@ -73,18 +75,13 @@ def test_a_token_of_fixed_shapes_gives_the_same(golden: Golden, monkeypatch: pyt
         session.sync(golden.tokens[:24])
         if not isinstance(parts.model, Decoder):
             pytest.skip(f"{golden.row.model_type} has a frame of its own, and is computed call by call")
-
-        def record(run: Run) -> Run:
-            shapes.append(len(shapes))
-            return run
-
-        parts.captured = Captured(parts.model, parts.kv, lanes.on_device, record)
+        parts.captured = Captured(parts.model, parts.kv, lanes.on_device, graphs)
         for at in range(24, len(golden.tokens)):
             logits, traffic = session.step(golden.tokens[at])
             assert (logits - golden.logits[at]).norm() / golden.logits[at].norm() < 1e-4
             assert traffic.vram_hits == traffic.hits == footprint.num_moe_layers * footprint.top_k
         assert parts.captured.is_refused == ((golden.row.published or golden.row.model_type) in _CALL_BY_CALL)
-        assert len(shapes) == (0 if parts.captured.is_refused else 3), "one for each reach"
+        assert graphs.made == (0 if parts.captured.is_refused else 3), "one for each reach"
 
 
 def test_every_architecture_has_a_row() -> None:

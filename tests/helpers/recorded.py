@@ -9,9 +9,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.captured import Run
 from engine.kernels.reference import Reference
 
+_ATEN = torch.ops.aten
 _FORBIDDEN = {
-    torch.ops.aten._local_scalar_dense.default: "the host waits for a number",
-    torch.ops.aten.lift_fresh.default: "numbers come from the host",
+    _ATEN.item.default: "the host waits for a number",
+    _ATEN._local_scalar_dense.default: "the host waits for a number",
+    _ATEN.is_nonzero.default: "the host waits for a number",
+    _ATEN.equal.default: "the host waits for a number",
+    _ATEN.resolve_neg.default: "the host waits for a list of numbers",
+    _ATEN.nonzero.default: "the host waits for a size",
+    _ATEN.masked_select.default: "the host waits for a size",
+    _ATEN.repeat_interleave.Tensor: "the host waits for a size",
+    _ATEN.lift_fresh.default: "numbers come from the host",
 }
 
 
@@ -29,6 +37,8 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = named or {}
         if self.is_paused:
             return function(*given, **named)
+        if function is _ATEN.index.Tensor and any(one is not None and one.dtype == torch.bool for one in given[1]):
+            raise RuntimeError("operation not permitted when stream is capturing: the host waits for a size")
         if function in _FORBIDDEN:
             raise RuntimeError(f"operation not permitted when stream is capturing: {_FORBIDDEN[function]}")
         results = function(*given, **named)

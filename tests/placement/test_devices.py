@@ -1,5 +1,7 @@
 """Which device computes an expert, and by which lane it came, never changes the answer. Simulated accelerators."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -322,6 +324,31 @@ def test_a_lost_device_does_not_end_the_answer(folder: Path, kernels: Kernels, e
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)  # its tokens are read again, as a prompt
         assert Link.VRAM not in ours.records[-1].links
         session.sync([*PROMPT, 7])  # and it is a session like any other
+
+
+def test_what_was_lost_is_gone_before_there_is_another(folder: Path, kernels: Kernels) -> None:
+    """RAM has no room for the experts' slots twice."""
+    (card,) = devices(kernels, VRAM)
+    seen = []
+
+    def fall_back(reason: str) -> Parts:
+        seen.append((ram() is None, card.accelerator._taken))  # type: ignore[attr-defined]
+        return cpu_parts(folder, kernels)(reason)
+
+    gc.disable()  # it may come at any time, or not
+    try:
+        with session_on(folder, None, kernels, devices=[card], vram_slots=6, expert_ram="100%", fall_back=fall_back) as (
+            session,
+            _,
+        ):
+            session.sync(PROMPT)
+            ram = weakref.ref(lanes_of(session).ram)
+            assert isinstance(card.accelerator, SimulatedAccelerator)
+            card.accelerator.lose()
+            session.step(5)
+    finally:
+        gc.enable()
+    assert seen == [(True, 0)]
 
 
 def test_a_device_lost_in_a_prompt(folder: Path, kernels: Kernels, expected: Answer) -> None:

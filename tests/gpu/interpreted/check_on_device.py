@@ -240,6 +240,23 @@ def test_a_device_that_brings_other_bytes_is_not_used(
     assert_close(told, expected[: STEPS + 1])
 
 
+def test_whether_the_device_reads_ram_is_looked_at_seldom(
+    kernels: DeviceKernels, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of fifteen thousand slots that takes as long as a token."""
+    asked = []
+
+    def reads(_: SimulatedAccelerator, memory: torch.Tensor) -> bool:
+        asked.append(memory.nbytes)
+        return False
+
+    monkeypatch.setattr(SimulatedAccelerator, "reads", reads)
+    with running(folder, kernels, 12) as (session, _, on_device):
+        answer(session, 5)
+        assert not on_device.is_on
+    assert len(asked) == 1
+
+
 def test_a_token_that_was_given_up_counts_for_none(
     kernels: DeviceKernels, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
