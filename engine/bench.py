@@ -90,7 +90,7 @@ def measure(
     head_seconds = subject.footprint.head_bytes / of_dense / 1e9
     missed = [pool.misses / rehearsal.num_layers * subject.experts.expert_bytes / disk_gbps / 1e9 for pool in decoded]
     return Rates(
-        ram_gbps=max(memory.nbytes / median(passes) / 1e9, of_experts * faster),  # as much has been read, for one
+        ram_gbps=memory.nbytes / median(passes) / 1e9,
         disk_gbps=disk_gbps, fresh_gbps=min(fresh_gbps, disk_gbps),
         expert_gbps=of_experts * faster, dense_gbps=of_dense * faster, kv_gbps=kv_gbps,
         layer_seconds=max(0.0, layers[0] - by_bytes),
