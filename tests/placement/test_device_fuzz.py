@@ -65,6 +65,9 @@ class Fuzz:
         self.room = 1 << 40
         self.is_lost, self.is_exact = False, True
         kv_type = draw.choice(list(KvType))
+        # Of recorded tokens. Their sums have another order, and where few bits are kept a number on the edge between two of them
+        # falls to the other side: the same sequence with fp32 stays within 1e-5.
+        self.near = 1e-5 if kv_type is KvType.FP32 else 1e-3
         slots = SLOTS[seed % len(SLOTS)]
         self.cards = [SimulatedAccelerator(Simulation(VRAM), f"card {number}") for number in range(len(slots))]
         ram = draw.choice(["100%", "100%", "50%", "34%"])
@@ -236,7 +239,7 @@ class Fuzz:
         parts = self.ours._parts
         if parts.captured is not None:
             self.is_exact = False
-        near = 0.0 if self.is_exact else 1e-5
+        near = 0.0 if self.is_exact else self.near
         torch.testing.assert_close(ours, theirs, atol=near, rtol=near)
         assert self.ours.tokens == self.theirs.tokens
         assert parts.kv.length == self.theirs._parts.kv.length
