@@ -42,8 +42,8 @@ def open_devices(machine: Machine) -> tuple[list[Device], str]:
 
 def with_devices(machine: Machine, devices: Sequence[Device]) -> Machine:
     """The computer with the cards that work, and with the memory that they have free now."""
-    free = [device.accelerator.free_bytes() for device in devices]
-    free = list(accumulate(free, min))  # in their order, whatever has changed since they were put into it
+    # In their order, whatever has changed since they were put into it.
+    free = accumulate((device.accelerator.free_bytes() for device in devices), min)
     kinds = {"cuda": GpuKind.AMD if torch.version.hip else GpuKind.NVIDIA, "xpu": GpuKind.INTEL, "mps": GpuKind.APPLE}
     cards = [
         Gpu(device.accelerator.name, kinds.get(device.device.type, GpuKind.NVIDIA), vram_free=room)

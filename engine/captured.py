@@ -128,7 +128,7 @@ class Captured:
             self._steps[key] = step
         return step
 
-    def _recorded(self, reach: int, token: torch.Tensor, places: torch.Tensor | None) -> _Step | None:
+    def _recorded(self, reach: int, token: torch.Tensor, places: torch.Tensor | None) -> _Step:
         model, on_device, kv = self._model, self._on_device, FixedKv(self._kv, reach)
         x, rotation = model.enter(token, self._kv, places)
         own_x, (cosine, sine) = x.clone(), rotation

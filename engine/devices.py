@@ -51,7 +51,8 @@ def open_tiers(
         binder = ExpertBinder(experts, form, own)
         reserve, layers, total = int(bytes_free * RESERVE_SHARE), experts.layers, experts.num_experts
         tiers.append(VramTier.open(device, binder, layers, total, stride, count, footprint.top_k, reserve))
-    _share_out(tiers, [(layer, expert) for layer in experts.layers for expert in range(experts.num_experts)])
+    if len(tiers) > 1:
+        _share_out(tiers, [(layer, expert) for layer in experts.layers for expert in range(experts.num_experts)])
     return tiers
 
 

@@ -189,13 +189,13 @@ def experts_price(plan: Plan) -> str:
 
 
 def vram_value(plan: Plan) -> str:
-    taken = _on_card(plan)
+    taken = on_card(plan)
     return format_bytes(taken.used) if taken is not None else "none"
 
 
 def vram_room(plan: Plan) -> int:
     """Bytes that may be taken."""
-    taken = _on_card(plan)
+    taken = on_card(plan)
     return taken.room if taken is not None else 0
 
 
@@ -208,7 +208,7 @@ def vram_words(limit: str | None, wished: int | None) -> str:
 
 def vram_price(plan: Plan) -> str:
     """'5.3 GB of experts · +1.2 tok/s per GB', or what doing without would cost where there is no more of it."""
-    taken, more = _on_card(plan), _step(plan, Change.VRAM_LIMIT, up=True)
+    taken, more = on_card(plan), _step(plan, Change.VRAM_LIMIT, up=True)
     if taken is None:
         return _per(plan, more, f"with {format_bytes(more.amount)}") if more is not None else ""
     is_all = taken.num_experts >= plan.num_layers * plan.num_experts
@@ -219,7 +219,8 @@ def vram_price(plan: Plan) -> str:
     return " · ".join(filter(None, (held, _per(plan, none, "without") if none is not None else "")))
 
 
-def _on_card(plan: Plan) -> Tier | None:
+def on_card(plan: Plan) -> Tier | None:
+    """What the graphics cards hold; None where none is used."""
     return next((tier for tier in plan.tiers if tier.link is Link.VRAM), None)
 
 

@@ -45,7 +45,7 @@ class OnDevice:
         whole: Callable[[], list[int] | None],
     ) -> None:
         experts = [(layer, expert) for layer in layers for expert in range(num_experts)]
-        self._tier, self._ram, self._whole, self._top_k = tier, ram, whole, top_k
+        self._tier, self._ram, self._whole = tier, ram, whole
         self._resident = Resident(tier, layers, num_experts, math)
         self._gathered = Gathered(tier, experts, layers, math, ram, top_k)
         self._way: Resident | Gathered | None = None  # of the token under way

@@ -1,8 +1,7 @@
 """Brings the routed experts of one layer into RAM and has them computed. Knows slots and bytes, no architecture.
 
 Hits are computed first while the misses are read; misses follow in the order in which they land. The sum over a token's
-experts is always taken in routing order, so that with one set of kernels placement cannot change even
-the rounding.
+experts is always taken in routing order, so that with one set of kernels placement cannot change even the rounding.
 
 Behind a decoded token's misses the drive gets the next layer's likely ones, so that it does not idle until that layer's router
 has run. Those that routing then does not ask for are given up where their read has not begun, and counted apart where it has.

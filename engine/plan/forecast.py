@@ -190,8 +190,12 @@ def _vram_limits(base: _Priced) -> Iterator[int]:
         yield sum(vram_rooms(base.machine))
         return
     step = max(GB // 2, taken // 10)
-    least = least_vram(replace(base.footprint, kv_type=plan.kv_type), plan.context, plan.prefill_chunk)
-    yield from (taken + step, max(least, taken - step), 0)
+    yield from (taken + step, max(_least_vram(base.footprint, plan), taken - step), 0)
+
+
+def _least_vram(footprint: Footprint, plan: Plan) -> int:
+    """As `least_vram`, with what the plan has decided."""
+    return least_vram(replace(footprint, kv_type=plan.kv_type), plan.context, plan.prefill_chunk)
 
 
 def vram_taken(plan: Plan) -> int:
@@ -236,8 +240,8 @@ def _notes(machine: Machine, footprint: Footprint, wishes: Wishes, plan: Plan) -
         names = " and ".join(gpu.name for gpu in cards)
         stay, whose = ("stays", "its") if len(cards) == 1 else ("stay", "their")
         if allows_cards(wishes.vram_limit):
-            needed = least_vram(replace(footprint, kv_type=plan.kv_type), plan.context, plan.prefill_chunk)
-            what = f"the dense weights, the context and room for {LEAST_CARD_SLOTS} experts take {format_bytes(needed)}"
+            needed = format_bytes(_least_vram(footprint, plan))
+            what = f"the dense weights, the context and room for {LEAST_CARD_SLOTS} experts take {needed}"
             yield f"{names} {stay} unused: {what}, more than {whose} free memory holds."
         else:
             yield f"{names} {stay} unused: no graphics memory may be taken."

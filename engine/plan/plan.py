@@ -31,7 +31,10 @@ class _Vram:
     room: int = 0
     card_slots: tuple[int, ...] = ()
     kept: int = 0  # experts that stay there
-    has_dense: bool = False
+
+    @property
+    def has_dense(self) -> bool:
+        return bool(self.card_slots)
 
 
 def make_plan(
@@ -133,7 +136,7 @@ def _vram_use(machine: Machine, footprint: Footprint, limit: str | None, context
         left -= taken + slots * footprint.slot_bytes
     kept = slots_kept(card_slots, footprint.top_k, footprint.experts_total)
     names = [gpu.name for gpu, _ in zip(_cards(machine), card_slots, strict=False)]
-    return _Vram(" + ".join(names), min(allowed, sum(rooms)), tuple(card_slots), kept, has_dense=True)
+    return _Vram(" + ".join(names), min(allowed, sum(rooms)), tuple(card_slots), kept)
 
 
 def _tiers(machine: Machine, footprint: Footprint, plan: Plan, vram: _Vram) -> tuple[Tier, ...]:

@@ -84,8 +84,10 @@ def decoded(plan: Plan, footprint: Footprint, rates: Rates, hits: Hits, context:
     kv_bytes = replace(footprint, kv_type=plan.kv_type).kv_read_bytes(context)
     of = rates if card is None else card
     dense = footprint.block_bytes / of.dense_gbps / 1e9 + kv_bytes / of.kv_gbps / 1e9
-    is_alone = card is not None and hits.in_vram == 1 and len(plan.card_slots) == 1  # several cards need the host
-    dense += footprint.num_layers * (card.resident_layer_seconds if card is not None and is_alone else of.layer_seconds)
+    layer_seconds = of.layer_seconds
+    if card is not None and hits.in_vram == 1 and len(plan.card_slots) == 1:  # several cards need the host
+        layer_seconds = card.resident_layer_seconds
+    dense += footprint.num_layers * layer_seconds
     head = footprint.head_bytes / of.dense_gbps / 1e9
     fixed_bytes = footprint.dense_read_bytes + kv_bytes
     if card is None:

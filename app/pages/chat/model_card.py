@@ -7,9 +7,10 @@ from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from app.core.figures import format_bytes
+from app.core.plan_words import on_card
 from app.core.tooltip import plain_tooltip
 from app.widgets.theme import Theme, ui_font
-from engine.protocol import Link, Plan
+from engine.protocol import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ def plan_summary(plan: Plan) -> str:
     weights = plan.weight_format.upper()
     if not experts:
         return weights
-    in_vram = next((tier.num_experts for tier in plan.tiers if tier.link is Link.VRAM), 0)
+    card = on_card(plan)
+    in_vram = card.num_experts if card is not None else 0
     if in_vram * plan.expert_bytes >= experts:
         return f"{weights} · all {format_bytes(experts)} of experts in VRAM"
     if in_vram:
